@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
-use pgpalisade_authority::etcd::{EtcdOpenError, FollowedElection};
+use pgpalisade_authority::etcd::{EtcdOpenError, follow_election};
 use pgpalisade_elect::FollowedLease;
 use pgpalisade_fence::{Fence, Purpose, Terms};
 use pgpalisade_policies::{ElectedScope, Mode};
@@ -25,7 +25,7 @@ pub(crate) fn source(
 ) -> Result<Source, EtcdOpenError> {
     Ok(match (source, authority) {
         (TokenSource::Etcd { key, identity }, AuthorityLocation::Etcd(options)) => {
-            Source::Election(Box::new(FollowedElection::new(options, key, identity)?))
+            Source::Election(follow_election(options, key, identity)?)
         }
         // The configuration allows an election in etcd only with the former.
         (TokenSource::Lease | TokenSource::Etcd { .. }, _) => Source::Lease,

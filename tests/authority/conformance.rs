@@ -9,23 +9,19 @@ use pgpalisade_test_servers::machine;
 
 use crate::stage::connect_to;
 
-async fn passes(store: Arc<dyn Authority>) {
-    let seed = machine::seed();
-    for step in 0..3 {
-        conformance::run(Arc::clone(&store), seed.wrapping_add(step)).await;
-    }
+async fn passes(etcd: &etcd::Etcd) {
+    let store = connect_to(&etcd.authority()).await;
+    conformance::run(Arc::new(store), machine::seed()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn one_member() {
-    let etcd = etcd::Etcd::start(1);
-    passes(Arc::new(connect_to(&etcd.authority()).await)).await;
+    passes(&etcd::Etcd::start(1)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn three_members() {
-    let etcd = etcd::Etcd::start(3);
-    passes(Arc::new(connect_to(&etcd.authority()).await)).await;
+    passes(&etcd::Etcd::start(3)).await;
 }
 
 /// Steps alternate between the handles, so that neither knows the store's contents.

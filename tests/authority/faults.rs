@@ -5,15 +5,11 @@ use std::time::Duration;
 
 use pgpalisade_authority::etcd::{ElectionCandidate, Options};
 use pgpalisade_authority::{
-    Authority, AuthorityError, Declared, Drained, Etcd, Mark, Registered, TakeoverEnd,
-    TakeoverRecord,
+    Authority, AuthorityError, Declared, Drained, Etcd, Mark, TakeoverEnd, TakeoverRecord,
 };
 use pgpalisade_test_servers::etcd;
 use pgpalisade_test_servers::held_relay::{Direction, HeldRelay};
-use pgpalisade_test_servers::machine;
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::stage::{CLUSTER, backend, connect, connect_to, declare, lower, scope, timed, token};
 
@@ -240,72 +236,6 @@ async fn what_is_known_is_only_compared() {
     elsewhere(5);
     let stale = declare(&store, &s, 4, 1).await.unwrap();
     assert!(matches!(stale, Declared::Stale { .. }), "{stale:?}");
-}
-
-/// A step whose future is dropped may have happened or not. Answered steps must hold.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn interrupted_steps_break_nothing() {
-    let etcd = etcd::Etcd::start(1);
-    let store = connect(&etcd).await;
-    let s = scope("interrupted");
-    let mut rng = StdRng::seed_from_u64(machine::seed());
-    let mut answered = Vec::new();
-    let (mut value, mut accepted, mut dropped, mut drained) = (1, 0, 0, 0);
-    // Up to four times the duration of a step on this machine, so that some are cut at every point and others finish.
-    // The shortest of a few: with a delayed one nearly all later steps would finish.
-    let mut shortest = Duration::MAX;
-    for _ in 0..9 {
-        let (first, took) = timed("one step", declare(&store, &s, value, 0)).await;
-        first.expect("an answer");
-        shortest = shortest.min(took);
-    }
-    let most = 4 * u64::try_from(shortest.as_micros()).expect("a short time");
-    for pid in 1..=400 {
-        value += rng.random_range(0..2);
-        let patience = Duration::from_micros(rng.random_range(0..most));
-        match timeout(patience, declare(&store, &s, value, pid)).await {
-            Ok(declared) => {
-                let left = lower(declared.expect("an answer"));
-                for (pid, before) in answered.iter().filter(|(_, before)| *before < value) {
-                    assert_eq!(token_of(&left, *pid), Some(*before), "{pid} at {value}");
-                }
-                accepted += 1;
-                answered.push((pid, value));
-                if rng.random_ratio(1, 8) {
-                    let gone: Vec<_> = left.iter().map(|session| session.backend).collect();
-                    let patience = Duration::from_micros(rng.random_range(0..most));
-                    let step = store.drained(&s, token(value).into(), &gone);
-                    drained += i32::from(timeout(patience, step).await.is_ok());
-                    // Repeating is harmless. A dropped declaration may still arrive meanwhile.
-                    let again = store.drained(&s, token(value).into(), &gone).await;
-                    again.expect("drained answers");
-                    answered.retain(|(pid, _)| !gone.contains(&backend(*pid)));
-                }
-            }
-            Err(_) => dropped += 1,
-        }
-    }
-    println!("{accepted} accepted, {dropped} dropped, {drained} removals not dropped");
-    assert!(dropped > 20 && accepted > 20, "too few of one kind");
-    // Answered sessions are registered, and the next takeover learns of them.
-    let left = lower(
-        declare(&store, &s, value + 1, 9999)
-            .await
-            .expect("an answer"),
-    );
-    for (pid, value) in answered {
-        assert_eq!(token_of(&left, pid), Some(value), "{pid}");
-    }
-    // Registered sessions are also found by their backend: no record is half removed.
-    let all = store.sessions().await.expect("sessions answers");
-    let all: Vec<_> = all.iter().map(|(_, session)| session.backend).collect();
-    store.forget(&all).await.expect("forget answers");
-    assert_eq!(store.sessions().await, Ok(Vec::new()));
-}
-
-fn token_of(sessions: &[Registered], pid: i32) -> Option<u64> {
-    let found = sessions.iter().find(|session| session.backend.pid == pid);
-    found.map(|session| session.token.get())
 }
 
 #[test]

@@ -13,6 +13,5 @@ mod elected;
 mod faults;
 mod going_back;
 mod opening;
-mod repairs;
 mod stage;
 mod watching;

@@ -284,8 +284,18 @@ pub enum Drained {
     Left(Vec<Registered>),
 }
 
+impl Drained {
+    pub(crate) fn of(left: Vec<Registered>) -> Self {
+        if left.is_empty() {
+            Self::Complete
+        } else {
+            Self::Left(left)
+        }
+    }
+}
+
 /// Identity of a store.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AuthorityId(u128);
 
 impl AuthorityId {
@@ -311,12 +321,6 @@ impl AuthorityId {
 impl fmt::Display for AuthorityId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)
-    }
-}
-
-impl fmt::Debug for AuthorityId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "AuthorityId({self})")
     }
 }
 

@@ -158,6 +158,11 @@ pub(crate) fn cut(text: &str, max: usize) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
+/// A record as JSON. None of their types can fail to serialize.
+pub(crate) fn json(record: &impl Serialize) -> String {
+    serde_json::to_string(record).unwrap_or_default()
+}
+
 /// Current time, in microseconds since the Unix epoch.
 pub fn now_us() -> i64 {
     let now = SystemTime::now()

@@ -3,14 +3,14 @@
 //! A store of [`Records`] takes its steps from here. Etcd writes a [`Ruling`] if what it has read is unchanged. The
 //! PostgreSQL store has the same rule in `postgres/functions.sql`; generated cases compare the two.
 
+use std::cmp::Ordering;
 use std::ops::Add;
 use std::time::Duration;
 
 use crate::record::cut_by;
 use crate::{
-    Backend, Claim, Cluster, Declaration, DeclareOutcome, Declared, Drained, Enrolled, Incarnation,
-    LeaseId, LeaseStep, Mark, NoIncarnation, Rank, Registered, RepairRequest, Repaired, Scope,
-    Token,
+    Backend, Claim, Cluster, Declaration, DeclareOutcome, Declared, Drained, Enrolled, LeaseId,
+    LeaseStep, Mark, NoIncarnation, Rank, Registered, RepairRequest, Repaired, Scope, Token,
 };
 
 pub use crate::record::MarkRow;
@@ -62,6 +62,8 @@ impl Ruling<Repaired> {
 }
 
 /// Rules on a declaration, from the cluster on record and the scope's mark. See [`crate::Authority::declare`].
+///
+/// The token belongs to the scope's present incarnation, because clients do not know of incarnations.
 #[must_use]
 pub fn declare(
     recorded: Option<Cluster>,
@@ -72,14 +74,59 @@ pub fn declare(
     if recorded != Some(asked.cluster) {
         return Ruling::refused(Declared::OtherCluster { recorded });
     }
-    let (row, outcome) = match judge(known, asked, now) {
-        Judged::Raise(row) => (row, DeclareOutcome::Raised),
-        Judged::Join(row) => (row, DeclareOutcome::Current),
-        Judged::Stale(row) => return stale(row, asked, now),
-        Judged::Refused(answer) => return Ruling::refused(answer),
+    let Some(row) = known else {
+        return match asked.claim {
+            Claim::After(Some(_)) => Ruling::refused(Declared::MarkIsLower { mark: None }),
+            claim => raise(claim.token().unwrap_or(Token::MIN), None, asked, now),
+        };
     };
+    let mark = row.mark.token;
+    let token = match asked.claim {
+        Claim::Token(token) => token,
+        _ if is_taken_by(&row, asked) => mark,
+        Claim::After(read) if read < Some(mark) => return stale(row, asked, now),
+        Claim::After(read) if read > Some(mark) => {
+            return Ruling::refused(Declared::MarkIsLower {
+                mark: Some(row.mark),
+            });
+        }
+        Claim::After(_) | Claim::Next | Claim::Lease(_) => match mark.next() {
+            Some(next) => next,
+            None => return Ruling::refused(Declared::TooFar { mark: row.mark }),
+        },
+    };
+    match token.cmp(&mark) {
+        Ordering::Less => stale(row, asked, now),
+        Ordering::Equal => accept(row, DeclareOutcome::Current, asked, now),
+        Ordering::Greater if is_too_far(mark, token, asked) => {
+            Ruling::refused(Declared::TooFar { mark: row.mark })
+        }
+        Ordering::Greater => raise(token, Some(row.mark), asked, now),
+    }
+}
+
+/// Raises the mark to this token.
+fn raise(token: Token, before: Option<Mark>, asked: &Declaration, now: i64) -> Ruling<Declared> {
+    let mut mark = Mark::new(token, now, cut_by(&asked.by).to_owned());
+    if let Some(before) = before {
+        (mark.incarnation, mark.repair) = (before.incarnation, before.repair);
+    }
+    let mut row = MarkRow::raised(mark);
+    row.taken = asked.take.filter(|_| asked.claim.is_take());
+    let mut ruling = accept(row.clone(), DeclareOutcome::Raised, asked, now);
+    ruling.writes = Some(row);
+    ruling
+}
+
+/// Registers the session at the mark.
+fn accept(
+    row: MarkRow,
+    outcome: DeclareOutcome,
+    asked: &Declaration,
+    now: i64,
+) -> Ruling<Declared> {
     Ruling {
-        writes: (outcome == DeclareOutcome::Raised).then(|| row.clone()),
+        writes: None,
         registers: Some(registration(&row, row.mark.token, asked, now)),
         // A drained scope may have thousands of sessions, all at this token.
         lists: (!row.drained).then_some(row.rank()),
@@ -87,73 +134,6 @@ pub fn declare(
             mark: row.mark,
             outcome,
             lower: Vec::new(),
-        },
-    }
-}
-
-/// Effect of a declaration on a mark.
-enum Judged {
-    Raise(MarkRow),
-    /// The mark stays, and the session joins it.
-    Join(MarkRow),
-    Stale(MarkRow),
-    /// The mark stays: the token is too far above it, or the mark is below the one that a take names.
-    Refused(Declared),
-}
-
-impl Judged {
-    fn too_far(row: MarkRow) -> Self {
-        Self::Refused(Declared::TooFar { mark: row.mark })
-    }
-
-    fn lower(row: Option<MarkRow>) -> Self {
-        let mark = row.map(|row| row.mark);
-        Self::Refused(Declared::MarkIsLower { mark })
-    }
-}
-
-/// Judges a declaration. Its token belongs to the scope's present incarnation, because clients do not know of
-/// incarnations.
-fn judge(known: Option<MarkRow>, asked: &Declaration, now: i64) -> Judged {
-    let (token, known) = match claimed(known, asked) {
-        Ok(claimed) => claimed,
-        Err(judged) => return judged,
-    };
-    let (incarnation, repair) = match known {
-        Some(row) if row.mark.token > token => return Judged::Stale(row),
-        Some(row) if row.mark.token == token => return Judged::Join(row),
-        Some(row) if is_too_far(row.mark.token, token, asked) => return Judged::too_far(row),
-        Some(row) => (row.mark.incarnation, row.mark.repair),
-        None => (Incarnation::FIRST, None),
-    };
-    Judged::Raise(MarkRow {
-        taken: asked.take.filter(|_| asked.claim.is_take()),
-        ..MarkRow::raised(Mark {
-            incarnation,
-            repair,
-            ..Mark::new(token, now, cut_by(&asked.by).to_owned())
-        })
-    })
-}
-
-/// The token that a declaration asks for, with the mark, unless a take names another mark.
-fn claimed(
-    known: Option<MarkRow>,
-    asked: &Declaration,
-) -> Result<(Token, Option<MarkRow>), Judged> {
-    if let Claim::Token(token) = asked.claim {
-        return Ok((token, known));
-    }
-    let mark = known.as_ref().map(|row| row.mark.token);
-    let next = mark.map_or(Some(Token::MIN), Token::next);
-    match (asked.claim, known) {
-        (_, Some(row)) if is_taken_by(&row, asked) => Err(Judged::Join(row)),
-        (Claim::After(read), Some(row)) if mark > read => Err(Judged::Stale(row)),
-        (Claim::After(read), known) if mark < read => Err(Judged::lower(known)),
-        (_, known) => match (next, known) {
-            (Some(next), known) => Ok((next, known)),
-            (None, Some(row)) => Err(Judged::too_far(row)),
-            (None, None) => Err(Judged::lower(None)),
         },
     }
 }
@@ -331,12 +311,7 @@ pub trait Records {
                 self.remove(scope, *backend)?;
             }
         }
-        let left = self.lower(scope, rank)?;
-        Ok(if left.is_empty() {
-            Drained::Complete
-        } else {
-            Drained::Left(left)
-        })
+        self.lower(scope, rank).map(Drained::of)
     }
 
     /// See [`crate::Authority::repair`].

@@ -142,11 +142,6 @@ impl History {
         Self(read.filter_map(Result::ok).collect())
     }
 
-    /// Serializes the records; none of their types can fail.
-    pub(crate) fn write(&self) -> String {
-        serde_json::to_string(self).unwrap_or_default()
-    }
-
     /// The last takeovers of several scopes, newest first, up to the limit. The last one of each scope comes before
     /// earlier ones, so that a busy scope does not hide a quiet one.
     pub(crate) fn list(
@@ -172,6 +167,7 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::json;
 
     fn record(to: u64, raised_at: i64) -> TakeoverRecord {
         let mark = Mark::new(Token::new(to).unwrap(), raised_at, "test".to_owned());
@@ -197,9 +193,9 @@ mod tests {
     fn what_cannot_be_read_hides_nothing_else() {
         let scope: Scope = "s".parse().unwrap();
         let mut history = History(vec![record(1, 1), record(2, 2)]);
-        let mut json: serde_json::Value = serde_json::from_str(&history.write()).unwrap();
-        json.as_array_mut().unwrap()[0]["to"] = 0.into();
-        let read = History::read(&scope, json.to_string().as_bytes());
+        let mut stored: serde_json::Value = serde_json::from_str(&json(&history)).unwrap();
+        stored.as_array_mut().unwrap()[0]["to"] = 0.into();
+        let read = History::read(&scope, stored.to_string().as_bytes());
         history.0.remove(0);
         assert_eq!(read, history);
         for damaged in ["", "{]", "7", "[7]"] {

@@ -32,7 +32,8 @@ struct Part {
 }
 
 /// Drops the calls of many tasks at random moments. Then no accepted session is missing, no mark has fallen, and
-/// every registered session was declared. No scope with lower records counts as drained.
+/// every registered session was declared. No scope with lower records counts as drained. No session is half
+/// registered, so that it could not be forgotten.
 pub(super) async fn calls_leave_nothing_broken(handles: &[Arc<dyn Authority>], seed: u64) {
     let scopes = [fresh_scope(), fresh_scope(), fresh_scope()];
     let mut tasks = JoinSet::new();
@@ -60,6 +61,9 @@ pub(super) async fn calls_leave_nothing_broken(handles: &[Arc<dyn Authority>], s
     let store = handles.first().expect("a handle").as_ref();
     for scope in &scopes {
         assert_whole(store, scope, &all, seed).await;
+    }
+    for scope in &scopes {
+        assert_all_are_forgotten(store, scope, seed).await;
     }
 }
 
@@ -165,6 +169,20 @@ async fn assert_whole(store: &dyn Authority, scope: &Scope, all: &Part, seed: u6
             Some(fault) => panic!("{scope}, seed {seed}: {fault}"),
         }
     }
+}
+
+async fn assert_all_are_forgotten(store: &dyn Authority, scope: &Scope, seed: u64) {
+    let mut left = sessions_of(store, scope).await;
+    for _ in 0..LOOKS {
+        let gone: Vec<Backend> = backends(&left).into_iter().collect();
+        store.forget(&gone).await.expect("forget answers");
+        left = sessions_of(store, scope).await;
+        if left.is_empty() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("{scope}, seed {seed}: {left:?} stay for ever");
 }
 
 /// Fault of a scope, if any.

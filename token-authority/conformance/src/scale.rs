@@ -15,27 +15,32 @@ use super::{mark_of, token};
 pub struct Scale {
     pub sessions: usize,
     pub scopes: usize,
+    /// Declarations at the same time.
+    pub at_once: usize,
 }
-
-const AT_ONCE: usize = 512;
 
 /// Declares many sessions in one scope, takes it over, and drains it in one call. Then creates many scopes and reads
 /// all marks. Prints the time of each part and the memory of this process.
 pub async fn at_scale(authority: Arc<dyn Authority>, scale: Scale) {
     let store = authority.as_ref();
     recover(store).await;
-    many_sessions(&authority, scale.sessions).await;
-    many_scopes(&authority, scale.scopes).await;
+    many_sessions(&authority, scale).await;
+    many_scopes(&authority, scale).await;
     println!("at scale: {}", resident_memory());
 }
 
-async fn many_sessions(authority: &Arc<dyn Authority>, count: usize) {
-    let store = authority.as_ref();
+async fn many_sessions(authority: &Arc<dyn Authority>, scale: Scale) {
+    let (store, count) = (authority.as_ref(), scale.sessions);
     let s = fresh_scope();
     let sessions: BTreeSet<Backend> = (0..count).map(|_| fresh_backend()).collect();
+    // In a drained scope no declaration reads the sessions.
+    let first = sessions.first().expect("some sessions");
+    declare(store, &s, 1, *first).await;
+    let drained = store.drained(&s, token(1).into(), &[]).await;
+    assert_eq!(drained, Ok(Drained::Complete));
     let begin = Instant::now();
     let declarations = sessions.iter().map(|backend| (s.clone(), 1, *backend));
-    declare_all(authority, declarations).await;
+    declare_all(authority, scale, declarations).await;
     println!(
         "at scale: {count} sessions declared in {:?}",
         begin.elapsed()
@@ -69,8 +74,8 @@ async fn many_sessions(authority: &Arc<dyn Authority>, count: usize) {
     assert_eq!(backends(&found), BTreeSet::from([successor]));
 }
 
-async fn many_scopes(authority: &Arc<dyn Authority>, count: usize) {
-    let store = authority.as_ref();
+async fn many_scopes(authority: &Arc<dyn Authority>, scale: Scale) {
+    let (store, count) = (authority.as_ref(), scale.scopes);
     let first = fresh_scope();
     let names: Vec<Scope> = (0..count).map(|n| scope(&format!("{first}/{n}"))).collect();
     let backend = fresh_backend();
@@ -78,7 +83,7 @@ async fn many_scopes(authority: &Arc<dyn Authority>, count: usize) {
     let declarations = (1..)
         .zip(&names)
         .map(|(value, name)| (name.clone(), value, backend));
-    declare_all(authority, declarations).await;
+    declare_all(authority, scale, declarations).await;
     println!("at scale: {count} scopes declared in {:?}", begin.elapsed());
     let begin = Instant::now();
     let marks = store.marks().await.expect("marks answers");
@@ -109,11 +114,12 @@ async fn many_scopes(authority: &Arc<dyn Authority>, count: usize) {
 /// Declares all, many at once; each must be accepted.
 async fn declare_all(
     authority: &Arc<dyn Authority>,
+    scale: Scale,
     declarations: impl Iterator<Item = (Scope, u64, Backend)>,
 ) {
     let mut calls = JoinSet::new();
     for (scope, value, backend) in declarations {
-        if calls.len() >= AT_ONCE {
+        if calls.len() >= scale.at_once {
             calls.join_next().await.expect("a call").expect("no panic");
         }
         let authority = Arc::clone(authority);

@@ -7,7 +7,6 @@ mod fault;
 mod open;
 mod read;
 mod tables;
-mod takeovers;
 mod worker;
 
 use std::path::Path;
@@ -15,7 +14,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use async_trait::async_trait;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 pub use open::EmbeddedOpenError;
 pub use read::{Found, read, try_open};
@@ -30,7 +29,7 @@ use crate::{
 };
 use fault::StepError;
 use tables::StoreTables;
-use worker::{Call, Job};
+use worker::Job;
 
 /// Queued requests; further callers wait to enqueue.
 const QUEUE: usize = 1024;
@@ -44,7 +43,7 @@ pub struct Embedded {
 #[derive(Debug)]
 struct Inner {
     identity: AuthorityId,
-    jobs: Option<mpsc::Sender<Box<dyn Job>>>,
+    jobs: Option<mpsc::Sender<Job>>,
     thread: Option<JoinHandle<()>>,
     watchers: Watchers,
     leases: Leases,
@@ -74,16 +73,18 @@ impl Embedded {
         })
     }
 
-    async fn call<T, F>(&self, step: F) -> Result<T, AuthorityError>
+    async fn call<T, F>(&self, step: F) -> Answer<T>
     where
         T: Send + 'static,
         F: FnOnce(&mut StoreTables<'_>) -> Result<T, StepError> + Send + 'static,
     {
-        let (reply, answer) = oneshot::channel();
         let jobs = self.inner.jobs.as_ref().ok_or(AuthorityError::Closed)?;
-        let job: Box<dyn Job> = Box::new(Call::new(step, reply));
-        jobs.send(job).await.map_err(|_| AuthorityError::Closed)?;
-        answer.await.map_err(|_| AuthorityError::Closed)?
+        worker::call(jobs, step).await
+    }
+
+    fn tell_mark(&self, scope: &Scope, mark: &Mark) {
+        let change = Change::Mark(scope.clone(), mark.clone());
+        self.inner.watchers.tell_at_once(&change);
     }
 }
 
@@ -124,9 +125,7 @@ impl Authority for Embedded {
             ..
         } = &declared
         {
-            self.inner
-                .watchers
-                .tell_at_once(&Change::Mark(declaration.scope.clone(), mark.clone()));
+            self.tell_mark(&declaration.scope, mark);
         }
         Ok(declared)
     }
@@ -159,9 +158,7 @@ impl Authority for Embedded {
         let own = request.clone();
         let repaired = self.call(move |tables| tables.repair(&own)).await?;
         if let Repaired::Done { mark, .. } = &repaired {
-            self.inner
-                .watchers
-                .tell_at_once(&Change::Mark(request.scope.clone(), mark.clone()));
+            self.tell_mark(&request.scope, mark);
         }
         Ok(repaired)
     }
@@ -187,17 +184,13 @@ impl Authority for Embedded {
 
     async fn note_takeovers(&self, scope: &Scope, records: &[TakeoverRecord]) -> Answer<()> {
         let (scope, records) = (scope.clone(), records.to_vec());
-        self.call(move |tables| {
-            tables.changed = true;
-            tables.takeovers.note(&scope, &records, now_us())
-        })
-        .await
+        self.call(move |tables| tables.note(&scope, &records, now_us()))
+            .await
     }
 
     async fn takeovers(&self, of: Option<&Scope>) -> Answer<Vec<(Scope, TakeoverRecord)>> {
         let of = of.cloned();
-        self.call(move |tables| tables.takeovers.list(of.as_ref()))
-            .await
+        self.call(move |tables| tables.takeovers(of.as_ref())).await
     }
 
     fn watch(&self) -> Watch {

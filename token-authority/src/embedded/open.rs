@@ -80,10 +80,10 @@ pub enum EmbeddedOpenError {
 }
 
 impl EmbeddedOpenError {
-    pub(super) fn damaged(path: &Path, why: impl Into<String>) -> Self {
+    pub(super) fn damaged(path: &Path, why: impl ToString) -> Self {
         Self::Damaged {
             path: path.to_owned(),
-            why: why.into(),
+            why: why.to_string(),
         }
     }
 }
@@ -92,7 +92,7 @@ pub(super) struct StoreFile {
     dir: PathBuf,
     identity: AuthorityId,
     /// Device and inode of the opened file.
-    file: FileId,
+    file: (u64, u64),
     /// `None` after a disk error: redb then needs the file to be reopened.
     database: Option<Database>,
 }
@@ -112,20 +112,9 @@ pub(super) fn open(dir: &Path) -> Result<StoreFile, EmbeddedOpenError> {
     })
 }
 
-/// Identity of a file, independent of its name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct FileId {
-    device: u64,
-    inode: u64,
-}
-
-impl FileId {
-    fn of(metadata: &Metadata) -> Self {
-        Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-        }
-    }
+/// Device and inode, independent of the name.
+fn file_id(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
 }
 
 fn prepare_directory(dir: &Path) -> Result<(), EmbeddedOpenError> {
@@ -168,7 +157,7 @@ pub(super) fn create(dir: &Path) -> Result<(), EmbeddedOpenError> {
         .open(&new)
         .map_err(io_error(&new))?;
     let database = open_database(dir, &new, file)?;
-    initialise(&database).map_err(|fault| fault_error(&new, &fault))?;
+    initialise(&database).map_err(|fault| EmbeddedOpenError::damaged(&new, fault))?;
     drop(database);
     match fs::hard_link(&new, &path) {
         Ok(()) => {}
@@ -190,8 +179,7 @@ fn initialise(database: &Database) -> Result<(), StepError> {
     let txn = database.begin_write()?;
     {
         let mut meta = txn.open_table(META)?;
-        let known = meta.get("identity")?.is_some();
-        if !known {
+        if meta.get("identity")?.is_none() {
             meta.insert("identity", AuthorityId::random().to_bytes().as_slice())?;
             meta.insert(FORMAT_KEY, FORMAT.to_string().as_bytes())?;
         }
@@ -202,7 +190,7 @@ fn initialise(database: &Database) -> Result<(), StepError> {
     Ok(())
 }
 
-fn open_existing(dir: &Path) -> Result<(Database, AuthorityId, FileId), EmbeddedOpenError> {
+fn open_existing(dir: &Path) -> Result<(Database, AuthorityId, (u64, u64)), EmbeddedOpenError> {
     let path = dir.join(FILE);
     let file = OpenOptions::new()
         .read(true)
@@ -216,7 +204,7 @@ fn open_existing(dir: &Path) -> Result<(Database, AuthorityId, FileId), Embedded
     let database = open_database(dir, &path, file)?;
     let checked = caught(|| check_meta(dir, &path, &database));
     let identity = checked.map_err(|why| EmbeddedOpenError::damaged(&path, why))??;
-    Ok((database, identity, FileId::of(&metadata)))
+    Ok((database, identity, file_id(&metadata)))
 }
 
 /// Checks that this version can read the file, and returns its identity.
@@ -225,7 +213,8 @@ pub(super) fn check_meta(
     path: &Path,
     database: &Database,
 ) -> Result<AuthorityId, EmbeddedOpenError> {
-    let (format, identity) = read_meta(database).map_err(|fault| fault_error(path, &fault))?;
+    let damaged = |fault| EmbeddedOpenError::damaged(path, fault);
+    let (format, identity) = read_meta(database).map_err(damaged)?;
     match format.parse::<u32>() {
         Ok(FORMAT) => Ok(identity),
         Ok(_) => Err(EmbeddedOpenError::OtherFormat {
@@ -253,7 +242,7 @@ fn open_database(dir: &Path, path: &Path, file: File) -> Result<Database, Embedd
                 source,
             })
         }
-        Ok(Err(error)) => Err(EmbeddedOpenError::damaged(path, error.to_string())),
+        Ok(Err(error)) => Err(EmbeddedOpenError::damaged(path, error)),
         Err(why) => Err(EmbeddedOpenError::damaged(path, why)),
     }
 }
@@ -323,7 +312,7 @@ impl StoreFile {
     /// Writes to a file without a name are lost at the next start, and another proxy would not see them.
     fn check_file(&self) -> Result<(), AuthorityError> {
         let why = match fs::metadata(self.dir.join(FILE)) {
-            Ok(metadata) if FileId::of(&metadata) == self.file => return Ok(()),
+            Ok(metadata) if file_id(&metadata) == self.file => return Ok(()),
             Ok(_) => "another file has taken its place".to_owned(),
             Err(error) => error.to_string(),
         };
@@ -367,10 +356,6 @@ fn commit(
         txn.abort()?
     }
     Ok(())
-}
-
-pub(super) fn fault_error(path: &Path, fault: &StepError) -> EmbeddedOpenError {
-    EmbeddedOpenError::damaged(path, fault.to_string())
 }
 
 pub(super) fn io_error(path: &Path) -> impl FnOnce(io::Error) -> EmbeddedOpenError + use<> {

@@ -11,8 +11,8 @@ use redb::{Database, StorageBackend};
 
 use super::fault::StepError;
 use super::open::{
-    CACHE_BYTES, EMPTY, EmbeddedOpenError, FILE, caught, check_meta, check_mode, create,
-    fault_error, io_error, no_directory,
+    CACHE_BYTES, EMPTY, EmbeddedOpenError, FILE, caught, check_meta, check_mode, create, io_error,
+    no_directory,
 };
 use super::tables::StoreTables;
 use crate::rule::Records as _;
@@ -111,25 +111,18 @@ fn copy(file: &mut File) -> io::Result<Vec<u8>> {
 }
 
 fn look(dir: &Path, path: &Path, bytes: &[u8]) -> Result<Found, EmbeddedOpenError> {
-    let damaged = |fault: StepError| fault_error(path, &fault);
-    let database = database(bytes).map_err(damaged)?;
+    let memory = InMemoryBackend::new();
+    let copied = memory.set_len(bytes.len() as u64);
+    let copied = copied.and_then(|()| memory.write(0, bytes));
+    copied.map_err(|error| EmbeddedOpenError::damaged(path, error))?;
+    let database = Database::builder()
+        .set_cache_size(CACHE_BYTES)
+        .create_with_backend(memory)
+        .map_err(|error| EmbeddedOpenError::damaged(path, error))?;
     let identity = check_meta(dir, path, &database)?;
     contents(&database, identity)
         .map(Found::Contents)
-        .map_err(damaged)
-}
-
-fn database(bytes: &[u8]) -> Result<Database, StepError> {
-    let memory = InMemoryBackend::new();
-    let write = || {
-        memory.set_len(bytes.len() as u64)?;
-        memory.write(0, bytes)
-    };
-    write().map_err(|error| StepError::Record(error.to_string()))?;
-    Database::builder()
-        .set_cache_size(CACHE_BYTES)
-        .create_with_backend(memory)
-        .map_err(|error| StepError::Record(error.to_string()))
+        .map_err(|fault| EmbeddedOpenError::damaged(path, fault))
 }
 
 fn contents(database: &Database, identity: AuthorityId) -> Result<Contents, StepError> {
@@ -141,7 +134,7 @@ fn contents(database: &Database, identity: AuthorityId) -> Result<Contents, Step
             cluster: tables.cluster()?,
             marks: tables.marks()?,
             sessions: tables.sessions()?,
-            takeovers: tables.takeovers.list(None)?,
+            takeovers: tables.takeovers(None)?,
         }
     };
     txn.abort()?;

@@ -3,10 +3,10 @@
 use redb::{ReadableTable, Table, TableDefinition, WriteTransaction};
 
 use super::fault::{StepError, stored_scope};
-use super::takeovers::Takeovers;
-use crate::record::MarkRow;
+use crate::record::{MarkRow, json};
 use crate::rule::Records;
-use crate::{Backend, Cluster, Incarnation, Mark, Registered, Scope, Token};
+use crate::takeovers::History;
+use crate::{Backend, Cluster, Incarnation, Mark, Registered, Scope, TakeoverRecord, Token};
 
 /// The format that this version writes. Any other is refused.
 pub(super) const FORMAT: u32 = 3;
@@ -21,6 +21,11 @@ const SESSIONS: TableDefinition<'static, (&str, i32, i64), (u32, u64, i64)> =
 /// (pid, started_us, scope): the same sessions, by backend.
 const BACKENDS: TableDefinition<'static, (i32, i64, &str), ()> = TableDefinition::new("backends");
 
+/// scope -> time of the last record, and the [`History`] as JSON, replaced as a whole.
+const TAKEOVERS: TableDefinition<'static, &str, (i64, &str)> = TableDefinition::new("takeovers");
+/// (time of the last record, scope), to find the scopes with the latest records.
+const NOTED: TableDefinition<'static, (i64, &str), ()> = TableDefinition::new("takeovers_noted");
+
 const CLUSTER: &str = "cluster";
 pub(super) const FORMAT_KEY: &str = "format";
 
@@ -30,7 +35,8 @@ pub(super) struct StoreTables<'txn> {
     marks: Table<'txn, &'static str, &'static [u8]>,
     sessions: Table<'txn, (&'static str, i32, i64), (u32, u64, i64)>,
     backends: Table<'txn, (i32, i64, &'static str), ()>,
-    pub(super) takeovers: Takeovers<'txn>,
+    takeovers: Table<'txn, &'static str, (i64, &'static str)>,
+    noted: Table<'txn, (i64, &'static str), ()>,
     pub(super) changed: bool,
 }
 
@@ -41,7 +47,8 @@ impl<'txn> StoreTables<'txn> {
             marks: txn.open_table(MARKS)?,
             sessions: txn.open_table(SESSIONS)?,
             backends: txn.open_table(BACKENDS)?,
-            takeovers: Takeovers::open(txn)?,
+            takeovers: txn.open_table(TAKEOVERS)?,
+            noted: txn.open_table(NOTED)?,
             changed: false,
         })
     }
@@ -71,23 +78,69 @@ impl<'txn> StoreTables<'txn> {
     pub(super) fn mark(&self, scope: &Scope) -> Result<Option<Mark>, StepError> {
         Ok(self.mark_row(scope)?.map(|row| row.mark))
     }
+
+    pub(super) fn note(
+        &mut self,
+        scope: &Scope,
+        records: &[TakeoverRecord],
+        now: i64,
+    ) -> Result<(), StepError> {
+        let (before, history) = self.history(scope)?.unzip();
+        if let Some(before) = before {
+            self.noted.remove((before, scope.as_str()))?;
+        }
+        let mut history = history.unwrap_or_default();
+        history.note(records);
+        let history = json(&history);
+        self.takeovers
+            .insert(scope.as_str(), (now, history.as_str()))?;
+        self.noted.insert((now, scope.as_str()), ())?;
+        self.changed = true;
+        Ok(())
+    }
+
+    pub(super) fn takeovers(
+        &self,
+        of: Option<&Scope>,
+    ) -> Result<Vec<(Scope, TakeoverRecord)>, StepError> {
+        let mut scopes: Vec<Scope> = of.cloned().into_iter().collect();
+        if of.is_none() {
+            for entry in self.noted.iter()?.rev().take(TakeoverRecord::LISTED) {
+                let (key, _) = entry?;
+                scopes.push(stored_scope(key.value().1)?);
+            }
+        }
+        let mut all = Vec::new();
+        for scope in scopes {
+            if let Some((_, history)) = self.history(&scope)? {
+                all.push((scope, history));
+            }
+        }
+        Ok(History::list(all))
+    }
+
+    fn history(&self, scope: &Scope) -> Result<Option<(i64, History)>, StepError> {
+        let stored = self.takeovers.get(scope.as_str())?;
+        Ok(stored.map(|stored| {
+            let (noted, json) = stored.value();
+            (noted, History::read(scope, json.as_bytes()))
+        }))
+    }
 }
 
 impl Records for StoreTables<'_> {
     type Error = StepError;
 
     fn cluster(&self) -> Result<Option<Cluster>, StepError> {
-        match self.meta.get(CLUSTER)? {
-            Some(json) => serde_json::from_slice(json.value())
-                .map(Some)
-                .map_err(|e| StepError::Record(format!("the cluster: {e}"))),
-            None => Ok(None),
-        }
+        let Some(stored) = self.meta.get(CLUSTER)? else {
+            return Ok(None);
+        };
+        serde_json::from_slice(stored.value())
+            .map_err(|e| StepError::Record(format!("the cluster: {e}")))
     }
 
     fn put_cluster(&mut self, cluster: Cluster) -> Result<(), StepError> {
-        let json = serde_json::to_vec(&cluster).map_err(|e| StepError::Record(e.to_string()))?;
-        self.meta.insert(CLUSTER, json.as_slice())?;
+        self.meta.insert(CLUSTER, json(&cluster).as_bytes())?;
         self.changed = true;
         Ok(())
     }
@@ -100,8 +153,8 @@ impl Records for StoreTables<'_> {
     }
 
     fn put_mark(&mut self, scope: &Scope, row: &MarkRow) -> Result<(), StepError> {
-        let json = serde_json::to_vec(row).map_err(|e| StepError::Record(e.to_string()))?;
-        self.marks.insert(scope.as_str(), json.as_slice())?;
+        let row = json(row);
+        self.marks.insert(scope.as_str(), row.as_bytes())?;
         self.changed = true;
         Ok(())
     }

@@ -5,70 +5,52 @@ use tokio::sync::{mpsc, oneshot};
 use super::fault::StepError;
 use super::open::StoreFile;
 use super::tables::StoreTables;
-use crate::AuthorityError;
+use crate::{Answer, AuthorityError};
 
 /// Maximum steps of a transaction, so that the first caller is not kept waiting forever.
 const BATCH: usize = 1024;
 
-pub(super) trait Job: Send {
-    fn apply(&mut self, tables: &mut StoreTables<'_>) -> Result<(), StepError>;
-    /// Answers once the transaction is durable or has failed.
-    fn answer(self: Box<Self>, committed: Result<(), AuthorityError>);
+type Step = Box<dyn FnOnce(&mut StoreTables<'_>) -> Result<(), StepError> + Send>;
+
+/// A step, and who waits until its transaction is durable or has failed.
+pub(super) struct Job {
+    step: Step,
+    done: oneshot::Sender<Answer<()>>,
 }
 
-pub(super) struct Call<T, F> {
-    step: Option<F>,
-    value: Option<T>,
-    reply: oneshot::Sender<Result<T, AuthorityError>>,
-}
-
-impl<T, F> Call<T, F> {
-    pub(super) fn new(step: F, reply: oneshot::Sender<Result<T, AuthorityError>>) -> Self {
-        Self {
-            step: Some(step),
-            value: None,
-            reply,
-        }
-    }
-}
-
-impl<T, F> Job for Call<T, F>
+/// Sends a step to the thread, and waits until it is durable.
+pub(super) async fn call<T, F>(jobs: &mpsc::Sender<Job>, step: F) -> Answer<T>
 where
-    T: Send,
-    F: FnOnce(&mut StoreTables<'_>) -> Result<T, StepError> + Send,
+    T: Send + 'static,
+    F: FnOnce(&mut StoreTables<'_>) -> Result<T, StepError> + Send + 'static,
 {
-    fn apply(&mut self, tables: &mut StoreTables<'_>) -> Result<(), StepError> {
-        if let Some(step) = self.step.take() {
-            self.value = Some(step(tables)?);
-        }
-        Ok(())
-    }
-
-    fn answer(self: Box<Self>, committed: Result<(), AuthorityError>) {
-        let Self { value, reply, .. } = *self;
+    let (value, answer) = oneshot::channel();
+    let (done, committed) = oneshot::channel();
+    let step = Box::new(move |tables: &mut StoreTables<'_>| {
         // The caller may be gone; the step counts anyway.
-        let _ = reply.send(committed.and_then(|()| value.ok_or(AuthorityError::Closed)));
-    }
+        let _ = value.send(step(tables)?);
+        Ok(())
+    });
+    let sent = jobs.send(Job { step, done }).await;
+    sent.map_err(|_| AuthorityError::Closed)?;
+    committed.await.map_err(|_| AuthorityError::Closed)??;
+    answer.await.map_err(|_| AuthorityError::Closed)
 }
 
 /// Serves until every handle is gone and the queue is empty.
-pub(super) fn run(mut store: StoreFile, mut queue: mpsc::Receiver<Box<dyn Job>>) {
-    let mut batch: Vec<Box<dyn Job>> = Vec::new();
+pub(super) fn run(mut store: StoreFile, mut queue: mpsc::Receiver<Job>) {
     while let Some(first) = queue.blocking_recv() {
-        batch.push(first);
-        while batch.len() < BATCH {
-            match queue.try_recv() {
-                Ok(next) => batch.push(next),
-                Err(_) => break,
-            }
-        }
-        let committed =
-            store.transaction(|tables| batch.iter_mut().try_for_each(|job| job.apply(tables)));
+        let waiting = std::iter::from_fn(|| queue.try_recv().ok());
+        let batch = std::iter::once(first).chain(waiting).take(BATCH);
+        let (steps, callers): (Vec<Step>, Vec<_>) = batch.map(|job| (job.step, job.done)).unzip();
+        let count = steps.len();
+        let mut steps = steps.into_iter();
+        let committed = store.transaction(|tables| steps.try_for_each(|step| step(tables)));
         if let Err(error) = &committed {
-            tracing::error!(%error, steps = batch.len(), "embedded authority: transaction failed");
+            tracing::error!(%error, steps = count, "embedded authority: transaction failed");
         }
-        for job in batch.drain(..) {
-            job.answer(committed.clone());
+        for caller in callers {
+            let _ = caller.send(committed.clone());
         }
     }
 }

@@ -9,9 +9,7 @@ use std::time::Duration;
 pub use options::{DEFAULT_PREFIX, Options, OptionsError};
 pub use reported::{CandidateStatus, Endpoint, Member, MemberRole};
 
-use async_trait::async_trait;
-
-use crate::{Answer, Authority, Election, Leased, Standing, Token};
+use crate::{Answer, Authority, Election, Leased, Token};
 
 /// This build cannot connect to etcd.
 #[derive(Debug, thiserror::Error)]
@@ -87,24 +85,7 @@ impl ElectionCandidate {
     }
 }
 
-/// An election that cannot be followed.
-#[derive(Debug)]
-pub enum FollowedElection {}
-
-impl FollowedElection {
-    /// Always fails.
-    pub fn new(_: &Options, _: &str, _: &str) -> Result<Self, EtcdOpenError> {
-        Err(EtcdOpenError)
-    }
-}
-
-#[async_trait]
-impl Election for FollowedElection {
-    fn look_every(&self) -> Duration {
-        match *self {}
-    }
-
-    async fn read(&self) -> Result<Standing, String> {
-        match *self {}
-    }
+/// Always fails.
+pub fn follow_election(_: &Options, _: &str, _: &str) -> Result<Box<dyn Election>, EtcdOpenError> {
+    Err(EtcdOpenError)
 }

@@ -6,55 +6,38 @@ use etcd_client::{Compare, CompareOp, KeyValue, TxnOp};
 
 use super::keys;
 use super::marks::Known;
-use super::scope_step::Conflicts;
-use super::store::{EtcdStore, OPERATIONS_MAX, Path, found, touch};
-use crate::record::MarkRow;
-use crate::{AuthorityError, Cluster, Enrolled, Mark, Scope};
-
-#[derive(Clone, Copy)]
-struct OnRecord {
-    cluster: Option<Cluster>,
-    mod_revision: i64,
-}
+use super::store::{Conflicts, EtcdStore, OPERATIONS_MAX, found, touch};
+use crate::record::{MarkRow, json};
+use crate::{Answer, Cluster, Enrolled, Mark, Scope};
 
 impl EtcdStore {
-    pub(super) async fn enrol(&self, cluster: Cluster) -> Result<Enrolled, AuthorityError> {
-        let accepts = |recorded: Cluster| cluster.follows(&recorded);
-        self.replace(cluster, &[], accepts).await
-    }
-
-    pub(super) async fn recover(
-        &self,
-        seen: Option<Cluster>,
-        cluster: Cluster,
-        marks: &[(Scope, Mark)],
-    ) -> Result<Enrolled, AuthorityError> {
-        let accepts = |recorded| cluster.recovers(seen, recorded);
-        self.replace(cluster, marks, accepts).await
-    }
-
-    pub(super) async fn cluster(&self) -> Result<Option<Cluster>, AuthorityError> {
-        Ok(self.on_record().await?.cluster)
-    }
-
     /// Raises lower marks to these and records the cluster, unless what is on record forbids it. The cluster is written
     /// last: until then no session can declare for it.
-    async fn replace(
+    pub(super) async fn record(
         &self,
         cluster: Cluster,
         marks: &[(Scope, Mark)],
         accepts: impl Fn(Cluster) -> bool,
-    ) -> Result<Enrolled, AuthorityError> {
+    ) -> Answer<Enrolled> {
+        let key = self.keys.cluster();
         let mut conflicts = Conflicts::default();
         loop {
-            let on_record = self.on_record().await?;
-            if let Some(recorded) = on_record.cluster
+            let (on_record, revision) = self.on_record().await?;
+            if let Some(recorded) = on_record
                 && !accepts(recorded)
             {
                 return Ok(Enrolled::Refused { recorded });
             }
             self.bring_up(marks).await?;
-            if self.record(cluster, on_record).await? == Path::Then {
+            let unchanged = Compare::mod_revision(key.clone(), CompareOp::Equal, revision);
+            let write = if on_record == Some(cluster) {
+                // Watchers need no report without a change.
+                touch(&self.keys)
+            } else {
+                TxnOp::put(key.clone(), json(&cluster), None)
+            };
+            let stepped = self.step(vec![unchanged], vec![write], Vec::new()).await?;
+            if stepped.taken {
                 return Ok(Enrolled::Accepted);
             }
             conflicts.again("the cluster on record").await?;
@@ -62,7 +45,7 @@ impl EtcdStore {
     }
 
     /// Raises lower marks to these, in as many steps as necessary.
-    async fn bring_up(&self, marks: &[(Scope, Mark)]) -> Result<(), AuthorityError> {
+    async fn bring_up(&self, marks: &[(Scope, Mark)]) -> Answer<()> {
         // The highest mark of each scope: a step may write a key only once.
         let mut wanted: BTreeMap<&Scope, &Mark> = BTreeMap::new();
         for (scope, mark) in marks {
@@ -78,74 +61,44 @@ impl EtcdStore {
         Ok(())
     }
 
-    /// Writes the cluster if the record is still the one seen.
-    async fn record(&self, cluster: Cluster, seen: OnRecord) -> Result<Path, AuthorityError> {
-        let key = self.keys.cluster();
-        let when = Compare::mod_revision(key.clone(), CompareOp::Equal, seen.mod_revision);
-        let write = if seen.cluster == Some(cluster) {
-            // Watchers need no report without a change.
-            touch(&self.keys)
-        } else {
-            TxnOp::put(key, keys::write_cluster(cluster), None)
-        };
-        let stepped = self.step(vec![when], vec![write], Vec::new()).await?;
-        Ok(stepped.path)
-    }
-
-    async fn on_record(&self) -> Result<OnRecord, AuthorityError> {
-        let stepped = self
-            .sync(vec![TxnOp::get(self.keys.cluster(), None)])
-            .await?;
-        let Some(kv) = found(stepped.answers.last()) else {
-            return Ok(OnRecord {
-                cluster: None,
-                mod_revision: 0,
-            });
-        };
-        let cluster = keys::read_cluster(kv.value())?;
-        Ok(OnRecord {
-            cluster: Some(cluster),
-            mod_revision: kv.mod_revision(),
+    /// The cluster on record, and the revision of its last change: 0 if there is none.
+    pub(super) async fn on_record(&self) -> Answer<(Option<Cluster>, i64)> {
+        let read = vec![TxnOp::get(self.keys.cluster(), None)];
+        let stepped = self.sync(read).await?;
+        Ok(match found(stepped.answers.last()) {
+            Some(kv) => (Some(keys::read_cluster(kv.value())?), kv.mod_revision()),
+            None => (None, 0),
         })
     }
 
     /// Raises lower or missing marks to these, all in one step.
-    async fn raise(&self, wanted: &[(&Scope, &Mark)]) -> Result<(), AuthorityError> {
+    async fn raise(&self, wanted: &[(&Scope, &Mark)]) -> Answer<()> {
         let mut conflicts = Conflicts::default();
         loop {
-            let gets = wanted
-                .iter()
-                .map(|(scope, _)| TxnOp::get(self.keys.mark(scope), None));
-            let stepped = self.sync(gets.collect()).await?;
-            let mut when = Vec::new();
-            let mut then = Vec::new();
+            let get = |(scope, _): &(&Scope, &Mark)| TxnOp::get(self.keys.mark(scope), None);
+            let stepped = self.sync(wanted.iter().map(get).collect()).await?;
+            let (mut when, mut then) = (Vec::new(), Vec::new());
             for ((scope, mark), answer) in wanted.iter().zip(stepped.answers.iter().skip(1)) {
                 let known = self.learn(scope, stepped.revision, found(Some(answer)))?;
                 if MarkRow::is_below(known.as_ref().map(|known| &known.row), mark) {
                     when.push(self.mark_is(scope, known.as_ref()));
-                    let value = keys::write_mark(&MarkRow::raised(Mark::clone(mark)));
+                    let value = json(&MarkRow::raised(Mark::clone(mark)));
                     then.push(TxnOp::put(self.keys.mark(scope), value, None));
                 }
             }
-            if then.is_empty() {
-                return Ok(());
-            }
-            if self.step(when, then, Vec::new()).await?.path == Path::Then {
+            if then.is_empty() || self.step(when, then, Vec::new()).await?.taken {
                 return Ok(());
             }
             conflicts.again("a mark").await?;
         }
     }
 
-    pub(super) async fn read_marks(&self) -> Result<(i64, Vec<(Scope, Known)>), AuthorityError> {
-        self.read_all(&self.keys.marks(), |kv| self.read_mark(kv))
-            .await
-    }
-
-    fn read_mark(&self, kv: &KeyValue) -> Result<(Scope, Known), AuthorityError> {
-        let scope = self.keys.read_mark(kv.key())?;
-        let row = keys::read_mark(&scope, kv.value())?;
-        let mod_revision = kv.mod_revision();
-        Ok((scope, Known { mod_revision, row }))
+    pub(super) async fn read_marks(&self) -> Answer<(i64, Vec<(Scope, Known)>)> {
+        let read = |kv: &KeyValue| {
+            let scope = self.keys.read_mark(kv.key())?;
+            let known = Known::read(&scope, kv)?;
+            Ok((scope, known))
+        };
+        self.read_all(&self.keys.marks(), read).await
     }
 }

@@ -14,15 +14,6 @@ pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(800);
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A file for TLS or the password that cannot be read, or has the wrong content.
-#[derive(Debug, thiserror::Error)]
-#[error("{what}: {error}")]
-pub struct UnusableFile {
-    /// Use of the file.
-    what: &'static str,
-    error: FileError,
-}
-
 /// Limits and settings of every client.
 fn habits() -> ConnectOptions {
     ConnectOptions::new()
@@ -34,8 +25,8 @@ fn habits() -> ConnectOptions {
         .with_auto_token_refresh(true)
 }
 
-/// Options of a connection, with the current files.
-pub(super) fn client_options(options: &Options) -> Result<ConnectOptions, UnusableFile> {
+/// Options of a connection, with the current files. The error names the file, and what it is for.
+pub(super) fn client_options(options: &Options) -> Result<ConnectOptions, String> {
     let mut connect = habits();
     if let Some(tls) = &options.tls {
         connect = connect.with_tls(tls_options(tls)?);
@@ -44,8 +35,8 @@ pub(super) fn client_options(options: &Options) -> Result<ConnectOptions, Unusab
         let password = match password {
             Password::Given(password) => password.clone(),
             Password::File(path) => {
-                let what = "the password file";
-                let text = read_secret(path).map_err(|error| UnusableFile { what, error })?;
+                let text = read_secret(path);
+                let text = text.map_err(|error| format!("the password file: {error}"))?;
                 // Editors end a file with a line break.
                 text.trim_end_matches(['\r', '\n']).to_owned()
             }
@@ -55,7 +46,7 @@ pub(super) fn client_options(options: &Options) -> Result<ConnectOptions, Unusab
     Ok(connect)
 }
 
-fn tls_options(tls: &Tls) -> Result<TlsOptions, UnusableFile> {
+fn tls_options(tls: &Tls) -> Result<TlsOptions, String> {
     let what = "the certificate authority (ca)";
     let ca = Certificate::from_pem(pem(what, &tls.ca, Holds::Certificates)?);
     let mut options = TlsOptions::new().ca_certificate(ca);
@@ -67,8 +58,8 @@ fn tls_options(tls: &Tls) -> Result<TlsOptions, UnusableFile> {
     Ok(options)
 }
 
-fn pem(what: &'static str, path: &Path, holds: Holds) -> Result<Vec<u8>, UnusableFile> {
-    let bytes = read_file(path, holds).map_err(|error| UnusableFile { what, error })?;
+fn pem(what: &str, path: &Path, holds: Holds) -> Result<Vec<u8>, String> {
+    let bytes = read_file(path, holds).map_err(|error| format!("{what}: {error}"))?;
     if bytes.windows(11).any(|part| part == b"-----BEGIN ") {
         return Ok(bytes);
     }
@@ -76,5 +67,5 @@ fn pem(what: &'static str, path: &Path, holds: Holds) -> Result<Vec<u8>, Unusabl
         path: path.to_owned(),
         what: "is not PEM: a line -----BEGIN is missing".to_owned(),
     };
-    Err(UnusableFile { what, error })
+    Err(format!("{what}: {error}"))
 }

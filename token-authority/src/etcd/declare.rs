@@ -1,21 +1,22 @@
-//! Declarations: one step that compares, writes, and reads the remaining lower sessions.
+//! Declarations and repairs: one step that compares, writes, and reads the remaining lower sessions.
 
-use etcd_client::{Compare, CompareOp, GetResponse, Txn, TxnOp, TxnOpResponse};
+use etcd_client::{Compare, CompareOp, GetResponse, KeyValue, Txn, TxnOp, TxnOpResponse};
 
-use super::follow::ElectionLeader;
-use super::keys::{self, Keys};
-use super::scope_step::{Conflicts, Tried};
-use super::store::{EtcdStore, Stepped, page_of, touch, unexpected};
+use super::keys::{self, Keys, Range};
+use super::marks::Known;
+use super::store::{Conflicts, EtcdStore, Stepped, found, next_key, page_of, touch, unexpected};
+use crate::record::json;
 use crate::rule::{self, Ruling};
 use crate::{
-    AuthorityError, Backend, Declaration, Declared, Rank, Registered, Scope, Token, now_us,
+    Answer, Cluster, Declaration, Declared, Rank, Registered, RepairRequest, Repaired, Scope,
+    now_us,
 };
 
 /// Operations of a declaration's step, for an unchanged mark.
 fn operations(ruling: &Ruling<Declared>, keys: &Keys, scope: &Scope) -> Vec<TxnOp> {
     let mut operations = Vec::new();
     if let Some(row) = &ruling.writes {
-        operations.push(TxnOp::put(keys.mark(scope), keys::write_mark(row), None));
+        operations.push(TxnOp::put(keys.mark(scope), json(row), None));
     }
     match (ruling.registers, &ruling.answer) {
         (None, _) => operations.push(touch(keys)),
@@ -53,46 +54,45 @@ fn register(session: Registered, keys: &Keys, scope: &Scope) -> TxnOp {
     TxnOp::txn(register)
 }
 
-/// Standing of a declaration in its election.
-enum Elected {
-    /// The declaration names no election, or is refused anyway.
-    NotAsked,
-    Leads(ElectionLeader),
-    /// Another candidate leads, or none.
-    LeadsNot(Option<Token>),
+enum Tried {
+    Taken(Stepped),
+    /// Not taken: another cluster is recorded.
+    OtherCluster(Option<Cluster>),
+    /// Not taken: this is the mark now, or the condition does not hold.
+    Conflict(Option<Known>),
 }
 
 impl EtcdStore {
-    pub(super) async fn declare(
-        &self,
-        declaration: &Declaration,
-    ) -> Result<Declared, AuthorityError> {
+    pub(super) async fn declare(&self, declaration: &Declaration) -> Answer<Declared> {
         let Declaration { scope, cluster, .. } = declaration;
-        let cluster = *cluster;
         let mut known = self.marks.get(scope);
         let mut conflicts = Conflicts::default();
         loop {
             let row = known.as_ref().map(|known| known.row.clone());
             // The step compares the cluster.
-            let ruling = rule::declare(Some(cluster), row, declaration, now_us());
-            let elected = self.elected(declaration, &ruling).await?;
-            let then = match &elected {
-                Elected::LeadsNot(_) => vec![touch(&self.keys)],
-                _ => operations(&ruling, &self.keys, scope),
-            };
-            let condition = match &elected {
-                Elected::Leads(leader) => Some(leader.leads()),
-                _ => None,
-            };
+            let ruling = rule::declare(Some(*cluster), row, declaration, now_us());
+            let mut then = operations(&ruling, &self.keys, scope);
+            let (mut condition, mut refused) = (None, None);
+            if let (Some(election), Declared::Accepted { mark, .. }) =
+                (&declaration.election, &ruling.answer)
+            {
+                match self.leader(election).await?.1 {
+                    Some(leader) if leader.number == mark.token => condition = Some(leader.leads()),
+                    other => {
+                        refused = Some(other.map(|leader| leader.number));
+                        then = vec![touch(&self.keys)];
+                    }
+                }
+            }
             let tried = self
-                .step_on(scope, cluster, known.as_ref(), condition, then)
+                .step_on(scope, *cluster, known.as_ref(), condition, then)
                 .await?;
-            known = match (tried, elected) {
-                (Tried::Taken(_), Elected::LeadsNot(leader)) => {
+            known = match (tried, refused) {
+                (Tried::Taken(_), Some(leader)) => {
                     let mark = known.map(|known| known.row.mark);
                     return Ok(Declared::NotElected { leader, mark });
                 }
-                (Tried::Taken(stepped), _) => {
+                (Tried::Taken(stepped), None) => {
                     let listed = self.carried_out(scope, &ruling, stepped).await?;
                     return Ok(ruling.answer(listed));
                 }
@@ -105,30 +105,76 @@ impl EtcdStore {
         }
     }
 
-    /// Whether a declaration that the mark accepts is from the leader of its election.
-    async fn elected(
+    pub(super) async fn repair(&self, request: &RepairRequest) -> Answer<Repaired> {
+        let (scope, cluster) = (&request.scope, request.cluster);
+        let mut known = self.marks.get(scope);
+        let mut conflicts = Conflicts::default();
+        loop {
+            let row = known.as_ref().map(|known| known.row.clone());
+            // The step compares the cluster.
+            let ruling = rule::repair(Some(cluster), row, request)?;
+            let mut then = vec![match &ruling.writes {
+                Some(row) => TxnOp::put(self.keys.mark(scope), json(row), None),
+                None => touch(&self.keys),
+            }];
+            then.push(page_of(&self.keys.sessions_of(scope)));
+            let tried = self
+                .step_on(scope, cluster, known.as_ref(), None, then)
+                .await?;
+            known = match tried {
+                Tried::Taken(stepped) => {
+                    let listed = self.carried_out(scope, &ruling, stepped).await?;
+                    return Ok(ruling.answer(listed));
+                }
+                Tried::OtherCluster(recorded) => return Ok(Repaired::OtherCluster { recorded }),
+                Tried::Conflict(known) => known,
+            };
+            conflicts.again(scope).await?;
+        }
+    }
+
+    /// Takes a step if the recorded cluster and the scope's mark are still these, and the extra condition holds.
+    async fn step_on(
         &self,
-        declaration: &Declaration,
-        ruling: &Ruling<Declared>,
-    ) -> Result<Elected, AuthorityError> {
-        let (Some(election), Declared::Accepted { mark, .. }) =
-            (&declaration.election, &ruling.answer)
-        else {
-            return Ok(Elected::NotAsked);
+        scope: &Scope,
+        cluster: Cluster,
+        known: Option<&Known>,
+        condition: Option<Compare>,
+        then: Vec<TxnOp>,
+    ) -> Answer<Tried> {
+        let written = json(&cluster);
+        let mut when = vec![
+            Compare::value(self.keys.cluster(), CompareOp::Equal, written),
+            self.mark_is(scope, known),
+        ];
+        when.extend(condition);
+        let otherwise = vec![
+            TxnOp::get(self.keys.cluster(), None),
+            TxnOp::get(self.keys.mark(scope), None),
+        ];
+        let stepped = self.step(when, then, otherwise).await?;
+        if stepped.taken {
+            return Ok(Tried::Taken(stepped));
+        }
+        let [recorded, mark] = stepped.answers.as_slice() else {
+            return Err(unexpected());
         };
-        Ok(match self.leader(election).await?.1 {
-            Some(leader) if leader.number() == mark.token => Elected::Leads(leader),
-            other => Elected::LeadsNot(other.map(|leader| leader.number())),
-        })
+        let recorded = found(Some(recorded)).map(|kv| keys::read_cluster(kv.value()));
+        let recorded = recorded.transpose()?;
+        if recorded != Some(cluster) {
+            return Ok(Tried::OtherCluster(recorded));
+        }
+        let known = self.learn(scope, stepped.revision, found(Some(mark)))?;
+        Ok(Tried::Conflict(known))
     }
 
     /// Sessions that the ruling lists, from the step that was taken.
-    pub(super) async fn carried_out<A>(
+    async fn carried_out<A>(
         &self,
         scope: &Scope,
         ruling: &Ruling<A>,
         stepped: Stepped,
-    ) -> Result<Vec<Registered>, AuthorityError> {
+    ) -> Answer<Vec<Registered>> {
         if let Some(row) = &ruling.writes {
             self.marks.put(scope, stepped.revision, row.clone());
         }
@@ -149,28 +195,24 @@ impl EtcdStore {
         rank: Rank,
         page: &GetResponse,
         revision: i64,
-    ) -> Result<Vec<Registered>, AuthorityError> {
-        let mut all = Vec::new();
-        for kv in page.kvs() {
-            all.push(self.read_session(kv)?.1);
-        }
+    ) -> Answer<Vec<Registered>> {
+        let read = |kv: &KeyValue| self.read_session(kv).map(|(_, session)| session);
+        let mut all: Vec<Registered> = page.kvs().iter().map(read).collect::<Answer<_>>()?;
         if let Some(last) = page.kvs().last()
             && page.more()
         {
-            let range = self.keys.sessions_of(scope);
-            let read = |kv: &_| self.read_session(kv).map(|(_, session)| session);
-            self.rest(&range, last.key(), revision, read, &mut all)
-                .await?;
+            let rest = Range {
+                from: next_key(last.key()),
+                ..self.keys.sessions_of(scope)
+            };
+            self.pages(&rest, revision, &read, &mut all).await?;
         }
         all.retain(|session| session.rank() < rank);
-        all.sort_unstable_by_key(|session: &Registered| -> Backend { session.backend });
+        all.sort_unstable_by_key(|session| session.backend);
         Ok(all)
     }
 
-    pub(super) fn read_session(
-        &self,
-        kv: &etcd_client::KeyValue,
-    ) -> Result<(Scope, Registered), AuthorityError> {
+    pub(super) fn read_session(&self, kv: &KeyValue) -> Answer<(Scope, Registered)> {
         let (scope, backend) = self.keys.read_session(kv.key())?;
         Ok((scope, keys::read_session(backend, kv.value())?))
     }
@@ -180,7 +222,7 @@ impl EtcdStore {
 mod tests {
     use super::*;
     use crate::record::MarkRow;
-    use crate::{Cluster, Mark};
+    use crate::{Backend, Mark, Token};
 
     fn shown(value: u64, drained: bool) -> Vec<String> {
         let (scope, token) = (Scope::default(), Token::new(5).unwrap());

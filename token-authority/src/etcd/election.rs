@@ -50,7 +50,7 @@ impl ElectionCandidate {
         election: &str,
         ttl: Duration,
     ) -> Result<Self, EtcdOpenError> {
-        client_options(options)?;
+        client_options(options).map_err(EtcdOpenError::File)?;
         let members = Members::new(options);
         let granted = lease::grant(&members, ttl).await;
         let lease = granted.map_err(|fault| fault.explain(election))?;
@@ -101,11 +101,10 @@ impl ElectionCandidate {
         } else {
             return Ok(None);
         };
-        let token = made.and_then(|made| Token::new(u64::try_from(made).ok()?).ok());
-        match token {
-            Some(token) => Ok(Some(token)),
-            None => Err(self.explain(EtcdFault::damaged("its key has no revision"))),
-        }
+        let token = made.and_then(number);
+        let token =
+            token.ok_or_else(|| self.explain(EtcdFault::damaged("its key has no revision")));
+        token.map(Some)
     }
 
     /// Reads the candidate's status.
@@ -158,27 +157,29 @@ impl ElectionCandidate {
 }
 
 /// An election as one replica follows it: it leads while the leader's key has the replica's identity as its value.
+/// Must be called in the runtime that will run the connections.
+///
+/// # Errors
+///
+/// Unreadable files.
+pub fn follow_election(
+    options: &Options,
+    election: &str,
+    identity: &str,
+) -> Result<Box<dyn Election>, EtcdOpenError> {
+    client_options(options).map_err(EtcdOpenError::File)?;
+    Ok(Box::new(FollowedElection {
+        members: Members::new(options),
+        election: election.to_owned(),
+        identity: identity.to_owned(),
+    }))
+}
+
 #[derive(Debug)]
-pub struct FollowedElection {
+struct FollowedElection {
     members: Members,
     election: String,
     identity: String,
-}
-
-impl FollowedElection {
-    /// Must be called in the runtime that will run the connections.
-    ///
-    /// # Errors
-    ///
-    /// Unreadable files.
-    pub fn new(options: &Options, election: &str, identity: &str) -> Result<Self, EtcdOpenError> {
-        client_options(options)?;
-        Ok(Self {
-            members: Members::new(options),
-            election: election.to_owned(),
-            identity: identity.to_owned(),
-        })
-    }
 }
 
 #[async_trait]
@@ -214,21 +215,21 @@ impl Election for FollowedElection {
         if next.is_some_and(|next| next.create_revision() == leader.create_revision()) {
             return waits("another key was made in the same transaction, and has the same number");
         }
-        let number = u64::try_from(leader.create_revision()).map(Token::new);
+        let made = leader.create_revision();
         let mandate = Mandate {
-            id: format!("{name} ({})", leader.create_revision()),
-            number: Some(
-                number
-                    .ok()
-                    .and_then(Result::ok)
-                    .ok_or("its key has no revision")?,
-            ),
+            id: format!("{name} ({made})"),
+            number: Some(number(made).ok_or("its key has no revision")?),
         };
         Ok(Standing::Leads {
             mandate,
             sure_until,
         })
     }
+}
+
+/// Token of the leader whose key was created at this revision.
+pub(super) fn number(made: i64) -> Option<Token> {
+    Token::new(u64::try_from(made).ok()?).ok()
 }
 
 /// Selects the keys that were made first, of which the very first is the leader's.

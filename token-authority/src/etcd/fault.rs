@@ -43,6 +43,38 @@ impl EtcdFault {
     }
 }
 
+/// Why a stream or a read of several answers has ended.
+pub(super) enum Ended {
+    /// etcd failed. The next attempt continues.
+    Broken(EtcdFault),
+    /// This store is not accepted any more, or damaged.
+    Over(AuthorityError),
+}
+
+impl From<EtcdFault> for Ended {
+    fn from(fault: EtcdFault) -> Self {
+        Self::Broken(fault)
+    }
+}
+
+impl From<AuthorityError> for Ended {
+    fn from(error: AuthorityError) -> Self {
+        match error {
+            AuthorityError::Unavailable(why) => Self::Broken(EtcdFault::unavailable(why)),
+            error => Self::Over(error),
+        }
+    }
+}
+
+impl From<Ended> for AuthorityError {
+    fn from(ended: Ended) -> Self {
+        match ended {
+            Ended::Broken(fault) => fault.into(),
+            Ended::Over(error) => error,
+        }
+    }
+}
+
 impl From<Error> for EtcdFault {
     fn from(error: Error) -> Self {
         let text = chain(&error);

@@ -3,6 +3,7 @@
 //! Elections are those of [`super::ElectionCandidate`]: the oldest key leads, and its creation revision is the
 //! leader's number. So a leader leads until its key is deleted, and only then another one is chosen.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,10 +11,11 @@ use etcd_client::{Compare, CompareOp, Event, EventType, WatchOptions};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::election::first_of;
+use super::election::{first_of, number};
+use super::fault::{Ended, FaultKind};
 use super::store::{EtcdStore, found, unexpected};
-use super::watch::{Ended, Pause, next};
-use crate::{AuthorityError, Following, Token};
+use super::watch::Pause;
+use crate::{Answer, Following, Token};
 
 /// Shorter interruptions are not logged: a member of etcd that ends, an election within etcd.
 const TOLD_AFTER: Duration = Duration::from_secs(5);
@@ -23,14 +25,10 @@ pub(super) struct ElectionLeader {
     key: Vec<u8>,
     /// Creation revision.
     made: i64,
-    number: Token,
+    pub(super) number: Token,
 }
 
 impl ElectionLeader {
-    pub(super) const fn number(&self) -> Token {
-        self.number
-    }
-
     /// True while the key leads.
     pub(super) fn leads(&self) -> Compare {
         Compare::create_revision(self.key.clone(), CompareOp::Equal, self.made)
@@ -61,21 +59,16 @@ impl Absence {
 
 impl EtcdStore {
     /// Leader of an election, and the revision of the read. The read is a step, so it is not stale.
-    pub(super) async fn leader(
-        &self,
-        election: &str,
-    ) -> Result<(i64, Option<ElectionLeader>), AuthorityError> {
+    pub(super) async fn leader(&self, election: &str) -> Answer<(i64, Option<ElectionLeader>)> {
         let stepped = self.sync(vec![first_of(election)]).await?;
         let Some(first) = found(stepped.answers.last()) else {
             return Ok((stepped.revision, None));
         };
         let made = first.create_revision();
-        let number = u64::try_from(made).ok();
-        let number = number.and_then(|number| Token::new(number).ok());
         let leader = ElectionLeader {
             key: first.key().to_vec(),
             made,
-            number: number.ok_or_else(unexpected)?,
+            number: number(made).ok_or_else(unexpected)?,
         };
         Ok((stepped.revision, Some(leader)))
     }
@@ -98,7 +91,10 @@ impl EtcdStore {
         let mut absence = Absence::default();
         loop {
             let began = Instant::now();
-            match self.follow_once(election, told, &mut absence).await {
+            let Err(ended) = self.follow_once(election, told, &mut absence).await;
+            match ended {
+                // The next round reads the leader anyway.
+                Ended::Broken(fault) if fault.kind == FaultKind::Compacted => {}
                 Ended::Broken(fault) if absence.is_to_be_told() => tracing::warn!(
                     error = fault.text,
                     election,
@@ -112,8 +108,6 @@ impl EtcdStore {
                         "etcd: following the election again"
                     );
                 }
-                // The next round reads the leader anyway.
-                Ended::Compacted => {}
                 Ended::Over(error) => {
                     tracing::warn!(%error, election, "etcd: cannot follow the election");
                     if self.history.intact().is_err() {
@@ -131,43 +125,22 @@ impl EtcdStore {
         election: &str,
         told: &watch::Sender<Option<Token>>,
         absence: &mut Absence,
-    ) -> Ended {
-        let (mut revision, mut leader) = match self.leader(election).await {
-            Ok(read) => read,
-            Err(error) => return error.into(),
-        };
+    ) -> Result<Infallible, Ended> {
+        let (mut revision, mut leader) = self.leader(election).await?;
         tell(told, leader.as_ref());
         let options = WatchOptions::new()
             .with_prefix()
             .with_start_revision(revision + 1);
         let line = format!("{election}/").into_bytes();
-        let (index, mut stream) = match self.open_watch(line, options).await {
-            Ok(opened) => opened,
-            Err(fault) => return Ended::Broken(fault),
-        };
+        let mut stream = self.open_watch(line, options).await?;
         if absence.ends() {
             tracing::info!(election, "etcd: following the election again");
         }
         loop {
-            let message = match next(&mut stream).await {
-                Ok(message) => message,
-                Err(fault) => {
-                    self.members.leave(index);
-                    return Ended::Broken(fault);
-                }
-            };
-            if let Err(ended) = self.goes_on(&message) {
-                if matches!(ended, Ended::Broken(_)) {
-                    self.members.leave(index);
-                }
-                return ended;
-            }
+            let message = stream.next().await?;
             let mut events = message.events().iter();
             if events.any(|event| decides(event, leader.as_ref(), revision)) {
-                (revision, leader) = match self.leader(election).await {
-                    Ok(read) => read,
-                    Err(error) => return error.into(),
-                };
+                (revision, leader) = self.leader(election).await?;
                 tell(told, leader.as_ref());
             }
         }
@@ -187,7 +160,7 @@ fn decides(event: &Event, leader: Option<&ElectionLeader>, read_at: i64) -> bool
 }
 
 fn tell(told: &watch::Sender<Option<Token>>, leader: Option<&ElectionLeader>) {
-    let now = leader.map(ElectionLeader::number);
+    let now = leader.map(|leader| leader.number);
     told.send_if_modified(|before| {
         let is_news = *before != now;
         *before = now;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use etcd_client::ResponseHeader;
 
-use crate::AuthorityError;
+use crate::{Answer, AuthorityError};
 
 #[derive(Debug, Default)]
 pub(super) struct History {
@@ -17,31 +17,20 @@ pub(super) struct History {
     broken: OnceLock<AuthorityError>,
 }
 
-/// Minimum revision of an answer.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Floor {
-    /// The answer went through etcd's log, so it is not older than what was known at the request.
-    Known(i64),
-    /// The answer may be from a member that lags.
-    None,
-}
-
 impl History {
-    pub(super) fn intact(&self) -> Result<(), AuthorityError> {
+    pub(super) fn intact(&self) -> Answer<()> {
         self.broken.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Minimum for a request through etcd's log, to be read before the request is sent.
-    pub(super) fn floor(&self) -> Floor {
-        Floor::Known(self.highest.load(Ordering::SeqCst))
+    /// Lowest revision for the answer to a request through etcd's log, to be read before the request is sent: the
+    /// answer is not older than what was known then.
+    pub(super) fn floor(&self) -> i64 {
+        self.highest.load(Ordering::SeqCst)
     }
 
-    /// Checks the header of an answer, and returns its revision.
-    pub(super) fn check(
-        &self,
-        header: Option<&ResponseHeader>,
-        floor: Floor,
-    ) -> Result<i64, AuthorityError> {
+    /// Checks the header of an answer, and returns its revision, which must not be below `floor`: 0 if the answer may
+    /// be from a member that lags.
+    pub(super) fn check(&self, header: Option<&ResponseHeader>, floor: i64) -> Answer<i64> {
         let Some(header) = header else {
             return Err(AuthorityError::Damaged("an answer without a header".into()));
         };
@@ -56,9 +45,7 @@ impl History {
                 "another etcd cluster answers ({id:x}, it was {known:x})"
             )));
         }
-        if let Floor::Known(floor) = floor
-            && revision < floor
-        {
+        if revision < floor {
             return Err(self.went_back(format!(
                 "its revision is {revision}, but was {floor} before"
             )));

@@ -18,11 +18,12 @@
 //! rank, in a form that sorts as bytes, so that etcd can compare it: the incarnation in 10 digits, `:`, and the token
 //! in 19. The watched keys are adjacent.
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::record::MarkRow;
 use crate::{
-    AuthorityError, AuthorityId, Backend, Cluster, Incarnation, Rank, Registered, Scope, Token,
+    Answer, AuthorityError, AuthorityId, Backend, Cluster, Incarnation, Rank, Registered, Scope,
+    Token,
 };
 
 /// The format that this version writes. Any other is refused.
@@ -78,16 +79,12 @@ impl Keys {
 
     pub(super) fn session(&self, scope: &Scope, backend: Backend) -> Vec<u8> {
         let Backend { pid, started_us } = backend;
-        self.key(&format!(
-            "session/{scope}{SEPARATOR}{pid}{SEPARATOR}{started_us}"
-        ))
+        self.key(&format!("session/{scope}|{pid}|{started_us}"))
     }
 
     pub(super) fn backend(&self, backend: Backend, scope: &Scope) -> Vec<u8> {
         let Backend { pid, started_us } = backend;
-        self.key(&format!(
-            "backend/{pid}{SEPARATOR}{started_us}{SEPARATOR}{scope}"
-        ))
+        self.key(&format!("backend/{pid}|{started_us}|{scope}"))
     }
 
     pub(super) fn lease(&self, scope: &Scope) -> Vec<u8> {
@@ -101,9 +98,7 @@ impl Keys {
     /// `noted_at` in microseconds since the Unix epoch.
     pub(super) fn noted(&self, noted_at: i64, scope: &Scope) -> Vec<u8> {
         let until_the_end = i64::MAX - noted_at.max(0);
-        self.key(&format!(
-            "takeovers-noted/{until_the_end:019}{SEPARATOR}{scope}"
-        ))
+        self.key(&format!("takeovers-noted/{until_the_end:019}|{scope}"))
     }
 
     pub(super) fn all_noted(&self) -> Vec<u8> {
@@ -124,14 +119,12 @@ impl Keys {
     }
 
     pub(super) fn sessions_of(&self, scope: &Scope) -> Range {
-        let of = |end: char| format!("session/{scope}{end}");
-        self.range(&of(SEPARATOR), &of(AFTER_SEPARATOR))
+        self.within(&format!("session/{scope}"))
     }
 
     pub(super) fn records_of(&self, backend: Backend) -> Range {
         let Backend { pid, started_us } = backend;
-        let of = |end: char| format!("backend/{pid}{SEPARATOR}{started_us}{end}");
-        self.range(&of(SEPARATOR), &of(AFTER_SEPARATOR))
+        self.within(&format!("backend/{pid}|{started_us}"))
     }
 
     /// Cluster, identity and marks, and nothing else.
@@ -150,12 +143,12 @@ impl Keys {
         }
     }
 
-    pub(super) fn read_mark(&self, key: &[u8]) -> Result<Scope, AuthorityError> {
+    pub(super) fn read_mark(&self, key: &[u8]) -> Answer<Scope> {
         let read = || Scope::new(self.below(key)?.strip_prefix("mark/")?).ok();
         read().ok_or_else(|| not_the_key(key, "a mark"))
     }
 
-    pub(super) fn read_session(&self, key: &[u8]) -> Result<(Scope, Backend), AuthorityError> {
+    pub(super) fn read_session(&self, key: &[u8]) -> Answer<(Scope, Backend)> {
         let read = || {
             let mut parts = self.below(key)?.strip_prefix("session/")?.split(SEPARATOR);
             let scope = Scope::new(parts.next()?).ok()?;
@@ -168,7 +161,7 @@ impl Keys {
         read().ok_or_else(|| not_the_key(key, "a session"))
     }
 
-    pub(super) fn read_record(&self, key: &[u8]) -> Result<Scope, AuthorityError> {
+    pub(super) fn read_record(&self, key: &[u8]) -> Answer<Scope> {
         let read = || {
             let below = self.below(key)?.strip_prefix("backend/")?;
             Scope::new(below.split(SEPARATOR).nth(2)?).ok()
@@ -187,6 +180,11 @@ impl Keys {
         }
     }
 
+    /// The keys with these parts and more.
+    fn within(&self, parts: &str) -> Range {
+        self.range(&format!("{parts}|"), &format!("{parts}{AFTER_SEPARATOR}"))
+    }
+
     fn below<'k>(&self, key: &'k [u8]) -> Option<&'k str> {
         std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix)
     }
@@ -197,12 +195,6 @@ fn not_the_key(key: &[u8], of: &str) -> AuthorityError {
     AuthorityError::Damaged(format!("{key:?} is not the key of {of}"))
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct Origin {
-    format: u32,
-    identity: String,
-}
-
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NotOurs {
     OtherFormat(u32),
@@ -210,43 +202,35 @@ pub(super) enum NotOurs {
 }
 
 pub(super) fn write_identity(identity: AuthorityId) -> Vec<u8> {
-    json(&Origin {
-        format: FORMAT,
-        identity: identity.to_string(),
-    })
+    // The order of the keys is the same everywhere: the value is compared.
+    let identity = identity.to_string();
+    format!(r#"{{"format":{FORMAT},"identity":"{identity}"}}"#).into_bytes()
 }
 
 pub(super) fn read_identity(value: &[u8]) -> Result<AuthorityId, NotOurs> {
-    /// The only field that every format has.
+    /// Every format has the first field.
     #[derive(Deserialize)]
-    struct Format {
+    struct Origin {
         format: u32,
+        #[serde(default)]
+        identity: serde_json::Value,
     }
     let damaged = |e: &dyn std::fmt::Display| NotOurs::Damaged(format!("identity: {e}"));
-    let Format { format } = serde_json::from_slice(value).map_err(|e| damaged(&e))?;
+    let Origin { format, identity } = serde_json::from_slice(value).map_err(|e| damaged(&e))?;
     if format != FORMAT {
         return Err(NotOurs::OtherFormat(format));
     }
-    let origin: Origin = serde_json::from_slice(value).map_err(|e| damaged(&e))?;
-    u128::from_str_radix(&origin.identity, 16)
+    u128::from_str_radix(identity.as_str().unwrap_or_default(), 16)
         .map(|bits| AuthorityId::from_bytes(bits.to_be_bytes()))
         .map_err(|e| damaged(&e))
 }
 
-pub(super) fn write_mark(row: &MarkRow) -> Vec<u8> {
-    json(row)
-}
-
-pub(super) fn read_mark(scope: &Scope, value: &[u8]) -> Result<MarkRow, AuthorityError> {
+pub(super) fn read_mark(scope: &Scope, value: &[u8]) -> Answer<MarkRow> {
     let damaged = |e| AuthorityError::Damaged(format!("mark of scope {scope}: {e}"));
     serde_json::from_slice(value).map_err(damaged)
 }
 
-pub(super) fn write_cluster(cluster: Cluster) -> Vec<u8> {
-    json(&cluster)
-}
-
-pub(super) fn read_cluster(value: &[u8]) -> Result<Cluster, AuthorityError> {
+pub(super) fn read_cluster(value: &[u8]) -> Answer<Cluster> {
     let damaged = |e| AuthorityError::Damaged(format!("the cluster: {e}"));
     serde_json::from_slice(value).map_err(damaged)
 }
@@ -262,7 +246,7 @@ pub(super) fn write_session(rank: Rank, since: i64) -> Vec<u8> {
     format!("{} {since}", rank_text(rank)).into_bytes()
 }
 
-pub(super) fn read_session(backend: Backend, value: &[u8]) -> Result<Registered, AuthorityError> {
+pub(super) fn read_session(backend: Backend, value: &[u8]) -> Answer<Registered> {
     let read = || {
         let (rank, since) = std::str::from_utf8(value).ok()?.split_once(' ')?;
         let (incarnation, token) = rank.split_once(':')?;
@@ -281,15 +265,11 @@ pub(super) fn read_session(backend: Backend, value: &[u8]) -> Result<Registered,
     })
 }
 
-/// None of these types can fail to serialize.
-fn json(value: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(value).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Mark;
+    use crate::record::json;
 
     fn scope(name: &str) -> Scope {
         Scope::new(name).unwrap()
@@ -438,6 +418,6 @@ mod tests {
             drained: true,
             ..MarkRow::raised(Mark::new(Token::new(7).unwrap(), 1, "x".into()))
         };
-        assert_eq!(read_mark(&scope("s"), &write_mark(&row)), Ok(row));
+        assert_eq!(read_mark(&scope("s"), json(&row).as_bytes()), Ok(row));
     }
 }

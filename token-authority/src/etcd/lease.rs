@@ -7,8 +7,8 @@ use etcd_client::{Compare, CompareOp, Error, GetOptions, KeyValue, PutOptions, T
 
 use super::fault::EtcdFault;
 use super::members::Members;
-use super::store::{EtcdStore, Path, found};
-use crate::{AuthorityError, LeaseId, LeaseStep, Leased, Scope};
+use super::store::{EtcdStore, found};
+use crate::{Answer, LeaseId, LeaseStep, Leased, Scope};
 
 impl EtcdStore {
     pub(super) async fn lease(
@@ -16,7 +16,7 @@ impl EtcdStore {
         scope: &Scope,
         holder: LeaseId,
         step: LeaseStep,
-    ) -> Result<Leased, AuthorityError> {
+    ) -> Answer<Leased> {
         self.history.intact()?;
         let key = self.keys.lease(scope);
         // This read may be old. Even then no missing lease is renewed and no held lease acquired.
@@ -43,7 +43,7 @@ impl EtcdStore {
         revision: i64,
         holder: LeaseId,
         time: Duration,
-    ) -> Result<Leased, AuthorityError> {
+    ) -> Answer<Leased> {
         let lease = grant(&self.members, time).await?;
         let unchanged = Compare::mod_revision(key.clone(), CompareOp::Equal, revision);
         let held = PutOptions::new().with_lease(lease);
@@ -52,7 +52,7 @@ impl EtcdStore {
         let stepped = stepped.await?;
         // An answer may have been lost, and the step taken twice.
         let is_own = |kv: &KeyValue| kv.lease() == lease;
-        if stepped.path == Path::Then || found(stepped.answers.first()).is_some_and(is_own) {
+        if stepped.taken || found(stepped.answers.first()).is_some_and(is_own) {
             return Ok(Leased::Held);
         }
         revoke(&self.members, lease).await?;

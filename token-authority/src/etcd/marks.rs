@@ -1,5 +1,6 @@
 //! Known marks. They save a round trip and reveal a store that has gone back; none is accepted without etcd.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use etcd_client::KeyValue;
@@ -7,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::keys;
 use crate::record::MarkRow;
-use crate::{AuthorityError, Scope};
+use crate::{Answer, AuthorityError, Scope};
 
 /// Limit of scopes, about 300 bytes each.
 const SCOPES_MAX: usize = 100_000;
@@ -16,6 +17,24 @@ const SCOPES_MAX: usize = 100_000;
 pub(super) struct Known {
     pub(super) mod_revision: i64,
     pub(super) row: MarkRow,
+}
+
+impl Known {
+    pub(super) fn read(scope: &Scope, kv: &KeyValue) -> Answer<Self> {
+        Ok(Self {
+            mod_revision: kv.mod_revision(),
+            row: keys::read_mark(scope, kv.value())?,
+        })
+    }
+
+    /// Whether a store that has not gone back can have this mark after `before`.
+    fn follows(&self, before: &Self) -> bool {
+        match self.mod_revision.cmp(&before.mod_revision) {
+            Ordering::Less => false,
+            Ordering::Equal => self == before,
+            Ordering::Greater => self.row.rank() >= before.row.rank(),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -47,45 +66,32 @@ impl Marks {
         scope: &Scope,
         revision: i64,
         found: Option<&KeyValue>,
-    ) -> Result<Option<Known>, AuthorityError> {
-        let found = match found {
-            Some(kv) => Some(Known {
-                mod_revision: kv.mod_revision(),
-                row: keys::read_mark(scope, kv.value())?,
-            }),
-            None => None,
-        };
+    ) -> Answer<Option<Known>> {
+        let found = found.map(|kv| Known::read(scope, kv)).transpose()?;
         let mut all = self.known.lock();
-        let Some(before) = all.get(scope) else {
-            if let Some(found) = &found {
-                make_room(&mut all, scope);
-                all.insert(scope.clone(), found.clone());
+        let went_back = match (all.get(scope), &found) {
+            (Some(before), _) if before.mod_revision > revision => return Ok(Some(before.clone())),
+            (Some(before), None) => {
+                let rank = before.row.rank();
+                Some(format!("the mark {rank} of scope {scope} has vanished"))
             }
-            return Ok(found);
+            (Some(before), Some(found)) if !found.follows(before) => {
+                let (now, then) = (found.row.rank(), before.row.rank());
+                Some(format!(
+                    "the mark of scope {scope} is {now} of revision {}, and was {then} of revision {}",
+                    found.mod_revision, before.mod_revision
+                ))
+            }
+            _ => None,
         };
-        if before.mod_revision > revision {
-            return Ok(Some(before.clone()));
+        if let Some(what) = went_back {
+            return Err(AuthorityError::WentBack(what));
         }
-        let Some(found) = found else {
-            let rank = before.row.rank();
-            return Err(AuthorityError::WentBack(format!(
-                "the mark {rank} of scope {scope} has vanished"
-            )));
-        };
-        let follows = match found.mod_revision.cmp(&before.mod_revision) {
-            std::cmp::Ordering::Less => false,
-            std::cmp::Ordering::Equal => found == *before,
-            std::cmp::Ordering::Greater => found.row.rank() >= before.row.rank(),
-        };
-        if !follows {
-            let (now, then) = (found.row.rank(), before.row.rank());
-            return Err(AuthorityError::WentBack(format!(
-                "the mark of scope {scope} is {now} of revision {}, and was {then} of revision {}",
-                found.mod_revision, before.mod_revision
-            )));
+        if let Some(found) = &found {
+            make_room(&mut all, scope);
+            all.insert(scope.clone(), found.clone());
         }
-        all.insert(scope.clone(), found.clone());
-        Ok(Some(found))
+        Ok(found)
     }
 }
 

@@ -116,7 +116,10 @@ impl Members {
                 Ok(Some((_, Ok(answer)))) => return Ok(answer),
                 Ok(Some((index, Err(fault)))) => (index, fault),
                 Ok(None) | Err(_) => {
-                    self.forget(index);
+                    // This connection may be dead: the next attempt reconnects.
+                    if let Some(member) = self.members.get(index) {
+                        member.slot.lock().client = None;
+                    }
                     (index, silent(ATTEMPT_TIMEOUT))
                 }
             };
@@ -148,15 +151,12 @@ impl Members {
 
     pub(super) async fn current(&self) -> Result<(usize, Client), EtcdFault> {
         let index = self.current.load(Ordering::Relaxed);
-        let client = timeout(ATTEMPT_TIMEOUT, self.client(index)).await;
+        let client = timeout(ATTEMPT_TIMEOUT, self.client(self.member(index)?)).await;
         let client = client.unwrap_or_else(|_| Err(silent(ATTEMPT_TIMEOUT)));
-        match client {
-            Ok(connected) => Ok((index, connected.client)),
-            Err(fault) => {
-                self.leave(index);
-                Err(fault)
-            }
+        if client.is_err() {
+            self.leave(index);
         }
+        Ok((index, client?.client))
     }
 
     /// Moves to the next endpoint, if this one is still in use.
@@ -186,46 +186,40 @@ impl Members {
         F: Fn(Client) -> A,
         A: Future<Output = Result<T, etcd_client::Error>>,
     {
-        let is_connected = |member: &Member| member.get().is_some();
-        let was_connected = self.members.get(index).is_some_and(is_connected);
-        match self.answer(index, until, ask).await {
-            Err(fault) if fault.kind == FaultKind::Denied && was_connected => {
-                self.answer(index, until, ask).await
+        let member = self.member(index)?;
+        let mut is_old = member.get().is_some();
+        loop {
+            let began = Instant::now();
+            let mut number = None;
+            let asked = async {
+                let connected = self.client(member).await?;
+                number = Some(connected.number);
+                Ok(ask(connected.client).await?)
+            };
+            let answer = timeout_at(until, asked).await;
+            let answer = answer.unwrap_or_else(|_| Err(silent(until - began)));
+            let Err(fault) = answer else {
+                return answer;
+            };
+            if let Some(number) = number
+                && fault.kind != FaultKind::Compacted
+            {
+                // A dead connection, or an expired login.
+                member.discard(number);
             }
-            answer => answer,
+            if fault.kind != FaultKind::Denied || !is_old {
+                return Err(fault);
+            }
+            is_old = false;
         }
     }
 
-    async fn answer<T, F, A>(&self, index: usize, until: Instant, ask: &F) -> Result<T, EtcdFault>
-    where
-        F: Fn(Client) -> A,
-        A: Future<Output = Result<T, etcd_client::Error>>,
-    {
-        let began = Instant::now();
-        let mut number = None;
-        let asked = async {
-            let connected = self.client(index).await?;
-            number = Some(connected.number);
-            ask(connected.client).await.map_err(EtcdFault::from)
-        };
-        let answer = timeout_at(until, asked).await;
-        let answer = answer.unwrap_or_else(|_| Err(silent(until - began)));
-        if let (Err(fault), Some(number)) = (&answer, number)
-            && fault.kind != FaultKind::Compacted
-        {
-            // A dead connection, or an expired login.
-            self.discard(index, number);
-        }
-        answer
+    fn member(&self, index: usize) -> Result<&Member, EtcdFault> {
+        let missing = || EtcdFault::new(FaultKind::Foreign, "the endpoint does not exist");
+        self.members.get(index).ok_or_else(missing)
     }
 
-    async fn client(&self, index: usize) -> Result<MemberConnection, EtcdFault> {
-        let Some(member) = self.members.get(index) else {
-            return Err(EtcdFault::new(
-                FaultKind::Foreign,
-                "the endpoint does not exist",
-            ));
-        };
+    async fn client(&self, member: &Member) -> Result<MemberConnection, EtcdFault> {
         if let Some(connected) = member.get() {
             return Ok(connected);
         }
@@ -234,31 +228,15 @@ impl Members {
         let mut connecting = JoinSet::new();
         let connect = async move {
             let read = spawn_blocking(move || client_options(&options)).await;
-            let options = read.map_err(|error| error.to_string());
-            let options = options.and_then(|read| read.map_err(|error| error.to_string()));
+            let options = read.unwrap_or_else(|error| Err(error.to_string()));
             // The files may be in the middle of a replacement.
             let options = options.map_err(EtcdFault::unavailable)?;
-            Client::connect([url], Some(options))
-                .await
-                .map_err(EtcdFault::from)
+            Ok(Client::connect([url], Some(options)).await?)
         };
         connecting.spawn_on(connect, &self.runtime);
         match connecting.join_next().await {
-            Some(Ok(client)) => Ok(member.put(client?)),
+            Some(Ok(client)) => client.map(|client| member.put(client)),
             _ => Err(EtcdFault::unavailable("the runtime has ended")),
-        }
-    }
-
-    /// Makes the next attempt reconnect, because this connection may be dead.
-    fn forget(&self, index: usize) {
-        if let Some(member) = self.members.get(index) {
-            member.slot.lock().client = None;
-        }
-    }
-
-    fn discard(&self, index: usize, number: usize) {
-        if let Some(member) = self.members.get(index) {
-            member.discard(number);
         }
     }
 

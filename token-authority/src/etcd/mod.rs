@@ -76,9 +76,7 @@ mod members;
 mod open;
 mod options;
 mod removal;
-mod repair;
 mod reported;
-mod scope_step;
 mod status;
 mod store;
 mod takeovers;
@@ -87,10 +85,9 @@ mod watch;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tokio::task::AbortHandle;
+use tokio::task::JoinSet;
 
-pub use connect::UnusableFile;
-pub use election::{ElectionCandidate, FollowedElection};
+pub use election::{ElectionCandidate, follow_election};
 pub use open::EtcdOpenError;
 pub use options::{DEFAULT_PREFIX, Options, OptionsError};
 pub use reported::{CandidateStatus, Endpoint, Member, MemberRole};
@@ -103,22 +100,11 @@ use crate::{
 use open::Missing;
 use store::EtcdStore;
 
-/// The etcd store. Clones share the connections, closed with the last clone.
+/// The etcd store. Clones share the connections and the watch, which end with the last clone.
 #[derive(Debug, Clone)]
 pub struct Etcd {
-    inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-struct Inner {
     store: Arc<EtcdStore>,
-    watch: AbortHandle,
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.watch.abort();
-    }
+    _watch: Arc<JoinSet<()>>,
 }
 
 impl Etcd {
@@ -155,10 +141,11 @@ impl Etcd {
     fn new(store: EtcdStore, revision: i64) -> Self {
         let store = Arc::new(store);
         let watching = Arc::clone(&store);
-        let watch = tokio::spawn(async move { watching.run_watch(revision).await });
-        let watch = watch.abort_handle();
+        let mut watch = JoinSet::new();
+        watch.spawn(async move { watching.run_watch(revision).await });
         Self {
-            inner: Arc::new(Inner { store, watch }),
+            store,
+            _watch: Arc::new(watch),
         }
     }
 
@@ -169,71 +156,67 @@ impl Etcd {
 
     /// Current state of every endpoint, in the given order. Takes about a second at most.
     pub async fn endpoints(&self) -> Vec<Endpoint> {
-        self.inner.store.endpoints().await
+        self.store.endpoints().await
     }
 
     /// Number of an election's current leader. Takes as long as any other request.
     ///
     /// Errors: etcd does not answer, or the user may not read the election.
     pub async fn leader(&self, election: &str) -> Answer<Option<Token>> {
-        let (_, leader) = self.store().leader(election).await?;
-        Ok(leader.map(|leader| leader.number()))
-    }
-
-    fn store(&self) -> &EtcdStore {
-        &self.inner.store
+        let (_, leader) = self.store.leader(election).await?;
+        Ok(leader.map(|leader| leader.number))
     }
 }
 
 #[async_trait]
 impl Authority for Etcd {
     fn identity(&self) -> AuthorityId {
-        self.store().identity
+        self.store.identity
     }
 
     async fn enrol(&self, cluster: Cluster) -> Answer<Enrolled> {
-        self.store().enrol(cluster).await
+        let accepts = |recorded: Cluster| cluster.follows(&recorded);
+        self.store.record(cluster, &[], accepts).await
     }
 
     async fn declare(&self, declaration: &Declaration) -> Answer<Declared> {
-        self.store().declare(declaration).await
+        self.store.declare(declaration).await
     }
 
     async fn drained(&self, scope: &Scope, rank: Rank, gone: &[Backend]) -> Answer<Drained> {
-        self.store().drained(scope, rank, gone).await
+        self.store.drained(scope, rank, gone).await
     }
 
     async fn forget(&self, gone: &[Backend]) -> Answer<()> {
-        self.store().forget(gone).await
+        self.store.forget(gone).await
     }
 
     async fn sessions(&self) -> Answer<Vec<(Scope, Registered)>> {
-        let store = self.store();
+        let store = &self.store;
         let range = store.keys.sessions();
-        let (_, all) = store.read_all(&range, |kv| store.read_session(kv)).await?;
-        Ok(all)
+        Ok(store.read_all(&range, |kv| store.read_session(kv)).await?.1)
     }
 
     async fn marks(&self) -> Answer<Vec<(Scope, Mark)>> {
-        let (_, marks) = self.store().read_marks().await?;
+        let (_, marks) = self.store.read_marks().await?;
         let told = marks.into_iter().map(|(scope, known)| {
-            let marks::Known { mod_revision, row } = known;
-            self.store().marks.put(&scope, mod_revision, row.clone());
-            (scope, row.mark)
+            let mark = known.row.mark.clone();
+            self.store.marks.put(&scope, known.mod_revision, known.row);
+            (scope, mark)
         });
         Ok(told.collect())
     }
 
     async fn mark(&self, scope: &Scope) -> Answer<Option<Mark>> {
-        self.store().mark(scope).await
+        self.store.mark(scope).await
     }
 
     async fn repair(&self, request: &RepairRequest) -> Answer<Repaired> {
-        self.store().repair(request).await
+        self.store.repair(request).await
     }
 
     async fn cluster(&self) -> Answer<Option<Cluster>> {
-        self.store().cluster().await
+        Ok(self.store.on_record().await?.0)
     }
 
     async fn recover(
@@ -242,27 +225,27 @@ impl Authority for Etcd {
         cluster: Cluster,
         marks: &[(Scope, Mark)],
     ) -> Answer<Enrolled> {
-        self.store().recover(seen, cluster, marks).await
+        let accepts = |recorded| cluster.recovers(seen, recorded);
+        self.store.record(cluster, marks, accepts).await
     }
 
     async fn lease(&self, scope: &Scope, holder: LeaseId, step: LeaseStep) -> Answer<Leased> {
-        self.store().lease(scope, holder, step).await
+        self.store.lease(scope, holder, step).await
     }
 
     async fn note_takeovers(&self, scope: &Scope, records: &[TakeoverRecord]) -> Answer<()> {
-        self.store().note_takeovers(scope, records).await
+        self.store.note_takeovers(scope, records).await
     }
 
     async fn takeovers(&self, of: Option<&Scope>) -> Answer<Vec<(Scope, TakeoverRecord)>> {
-        self.store().takeovers(of).await
+        self.store.takeovers(of).await
     }
 
     fn watch(&self) -> Watch {
-        self.store().watchers.watch()
+        self.store.watchers.watch()
     }
 
     fn follow(&self, election: &str) -> Option<Following> {
-        let store = Arc::clone(&self.inner.store);
-        Some(store.follow(election))
+        Some(Arc::clone(&self.store).follow(election))
     }
 }

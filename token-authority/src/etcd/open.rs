@@ -5,9 +5,9 @@ use std::time::Duration;
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use tokio::time::timeout;
 
-use super::connect::{UnusableFile, client_options};
+use super::connect::client_options;
 use super::fault::{EtcdFault, FaultKind};
-use super::history::{Floor, History};
+use super::history::History;
 use super::keys::{self, FORMAT, Keys, NotOurs};
 use super::marks::Marks;
 use super::members::Members;
@@ -23,8 +23,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 pub enum EtcdOpenError {
     /// A file for TLS or the password cannot be read, or has the wrong content.
-    #[error(transparent)]
-    File(#[from] UnusableFile),
+    #[error("{0}")]
+    File(String),
     /// No endpoint answered.
     #[error(
         "etcd does not answer: {0}; check that it runs, the addresses, and http:// or https://"
@@ -76,32 +76,22 @@ pub(super) async fn open(
     missing: Missing,
 ) -> Result<Option<(EtcdStore, i64)>, EtcdOpenError> {
     // Each connection reads the files again; an operator learns of their errors here.
-    client_options(&options)?;
-    let members = Members::new(&options);
-    let keys = Keys::new(&options.prefix);
-    let history = History::default();
-    let opened = timeout(
-        CONNECT_TIMEOUT,
-        identify(&members, &keys, &history, missing, &options.prefix),
-    )
-    .await;
-    let opened = opened.unwrap_or_else(|_| {
-        let waited = CONNECT_TIMEOUT.as_secs();
-        let why = format!("no answer within {waited} s");
-        Err(EtcdOpenError::Unreachable(why))
-    });
-    let Some((identity, revision)) = opened? else {
-        return Ok(None);
-    };
-    let store = EtcdStore {
-        keys,
-        members,
-        identity,
-        history,
+    client_options(&options).map_err(EtcdOpenError::File)?;
+    let mut store = EtcdStore {
+        keys: Keys::new(&options.prefix),
+        members: Members::new(&options),
+        identity: AuthorityId::random(),
+        history: History::default(),
         marks: Marks::default(),
         watchers: Watchers::default(),
     };
-    Ok(Some((store, revision)))
+    let identifying = store.identify(missing, &options.prefix);
+    let revision = timeout(CONNECT_TIMEOUT, identifying).await;
+    let revision = revision.unwrap_or_else(|_| {
+        let why = format!("no answer within {} s", CONNECT_TIMEOUT.as_secs());
+        Err(EtcdOpenError::Unreachable(why))
+    });
+    Ok(revision?.map(|revision| (store, revision)))
 }
 
 impl EtcdFault {
@@ -117,47 +107,47 @@ impl EtcdFault {
     }
 }
 
-/// Reads the identity and the revision, or creates the identity if missing and allowed. One step, so that two proxies
-/// that come first at the same time get the same identity.
-async fn identify(
-    members: &Members,
-    keys: &Keys,
-    history: &History,
-    missing: Missing,
-    prefix: &str,
-) -> Result<Option<(AuthorityId, i64)>, EtcdOpenError> {
-    let damaged = |why: String| EtcdOpenError::Damaged {
-        prefix: prefix.to_owned(),
-        why,
-    };
-    let fresh = AuthorityId::random();
-    let key = keys.identity();
-    let absent = Compare::version(key.clone(), CompareOp::Equal, 0);
-    let make = match missing {
-        Missing::Make => vec![TxnOp::put(key.clone(), keys::write_identity(fresh), None)],
-        Missing::Leave => Vec::new(),
-    };
-    let txn = Txn::new()
-        .when(vec![absent])
-        .and_then(make)
-        .or_else(vec![TxnOp::get(key, None)]);
-    let answer = members.txn(&txn).await;
-    let answer = answer.map_err(|fault| fault.explain(prefix))?;
-    let revision = history.check(answer.header(), Floor::None);
-    let revision = revision.map_err(|error| damaged(error.to_string()))?;
-    if answer.succeeded() {
-        return Ok((missing == Missing::Make).then_some((fresh, revision)));
-    }
-    let answers = answer.op_responses();
-    let Some(kv) = found(answers.first()) else {
-        return Err(damaged("it has no identity".to_owned()));
-    };
-    match keys::read_identity(kv.value()) {
-        Ok(identity) => Ok(Some((identity, revision))),
-        Err(NotOurs::OtherFormat(found)) => Err(EtcdOpenError::OtherFormat {
+impl EtcdStore {
+    /// Reads the identity of the store, or stores its own if missing and allowed. Returns the revision. One step, so
+    /// that two proxies that come first at the same time get the same identity.
+    async fn identify(
+        &mut self,
+        missing: Missing,
+        prefix: &str,
+    ) -> Result<Option<i64>, EtcdOpenError> {
+        let damaged = |why: String| EtcdOpenError::Damaged {
             prefix: prefix.to_owned(),
-            found,
-        }),
-        Err(NotOurs::Damaged(why)) => Err(damaged(why)),
+            why,
+        };
+        let key = self.keys.identity();
+        let absent = Compare::version(key.clone(), CompareOp::Equal, 0);
+        let own = keys::write_identity(self.identity);
+        let make = match missing {
+            Missing::Make => vec![TxnOp::put(key.clone(), own, None)],
+            Missing::Leave => Vec::new(),
+        };
+        let txn = Txn::new()
+            .when(vec![absent])
+            .and_then(make)
+            .or_else(vec![TxnOp::get(key, None)]);
+        let answer = self.members.txn(&txn).await;
+        let answer = answer.map_err(|fault| fault.explain(prefix))?;
+        let revision = self.history.check(answer.header(), 0);
+        let revision = revision.map_err(|error| damaged(error.to_string()))?;
+        if answer.succeeded() {
+            return Ok((missing == Missing::Make).then_some(revision));
+        }
+        let answers = answer.op_responses();
+        let Some(kv) = found(answers.first()) else {
+            return Err(damaged("it has no identity".to_owned()));
+        };
+        self.identity = keys::read_identity(kv.value()).map_err(|error| match error {
+            NotOurs::OtherFormat(found) => EtcdOpenError::OtherFormat {
+                prefix: prefix.to_owned(),
+                found,
+            },
+            NotOurs::Damaged(why) => damaged(why),
+        })?;
+        Ok(Some(revision))
     }
 }

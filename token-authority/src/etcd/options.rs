@@ -42,74 +42,13 @@ pub(super) enum Password {
     File(PathBuf),
 }
 
-/// Error in the text, with the remedy.
+/// Error in the text, with the remedy. Shows no password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum OptionsError {
-    /// Missing URL.
-    #[error("no endpoint is given; write etcd:http://10.0.0.1:2379,http://10.0.0.2:2379")]
-    NoUrl,
-    /// An invalid URL, without its user and password.
-    #[error(
-        "{url:?} is not an endpoint: {why}; write http://10.0.0.1:2379 or https://etcd-1.internal:2379"
-    )]
-    Url {
-        /// The URL.
-        url: String,
-        /// The error.
-        why: &'static str,
-    },
-    /// `http` and `https` together.
-    #[error("some endpoints are http:// and some https://; write one of them for all")]
-    MixedSchemes,
-    /// Different users, or passwords, in the URLs.
-    #[error("the endpoints name different users; write the user once, or the same one everywhere")]
-    MixedUsers,
-    /// An unknown name after `?`.
-    #[error(
-        "{0:?} is not an option of etcd; the options are prefix, ca, cert, key, user and password_file"
-    )]
-    Unknown(String),
-    /// The same name twice.
-    #[error("{0} is given twice; write it once")]
-    Twice(&'static str),
-    /// Missing or invalid value.
-    #[error("{name}={value} is not valid: {why}")]
-    Value {
-        /// The option.
-        name: &'static str,
-        /// Its value.
-        value: String,
-        /// The error.
-        why: &'static str,
-    },
-    /// A `%` without two hexadecimal digits after it, or invalid UTF-8.
-    #[error(
-        "{0} has a % that is not followed by two hexadecimal digits; write %25 for the character itself"
-    )]
-    Percent(&'static str),
-    /// https without the authority that signed the server's certificate.
-    #[error(
-        "https:// needs the certificate authority that signed etcd's certificates; write ?ca=FILE \
-         (for public ones: ?ca=/etc/ssl/certs/ca-certificates.crt)"
-    )]
-    NoCa,
-    /// Files for TLS without https.
-    #[error("ca, cert and key are for https:// endpoints; write https://, or leave them out")]
-    TlsWithoutHttps,
-    /// One of the two is missing.
-    #[error("cert and key belong together; write both, or neither")]
-    HalfIdentity,
-    /// A user without a password.
-    #[error(
-        "the user of etcd has no password; write password_file=FILE, or user:password@ in the URL"
-    )]
-    NoPassword,
-    /// A password without a user.
-    #[error("a password needs a user; write user=NAME too")]
-    NoUser,
-    /// Two passwords, or two users.
-    #[error("{0} is given in the URL and after the ?; write it in one place")]
-    TwoPlaces(&'static str),
+#[error("{0}")]
+pub struct OptionsError(String);
+
+fn wrong<T>(why: impl Into<String>) -> Result<T, OptionsError> {
+    Err(OptionsError(why.into()))
 }
 
 impl Options {
@@ -131,20 +70,24 @@ impl FromStr for Options {
     fn from_str(text: &str) -> Result<Self, OptionsError> {
         let (urls, query) = text.split_once('?').unwrap_or((text, ""));
         let query = Query::parse(query)?;
-        let mut endpoints = Vec::new();
-        for url in urls.split(',').filter(|url| !url.is_empty()) {
-            endpoints.push(Endpoint::parse(url)?);
-        }
+        let urls = urls.split(',').filter(|url| !url.is_empty());
+        let endpoints: Vec<Endpoint> = urls.map(Endpoint::parse).collect::<Result<_, _>>()?;
         let Some(first) = endpoints.first() else {
-            return Err(OptionsError::NoUrl);
+            return wrong(
+                "no endpoint is given; write etcd:http://10.0.0.1:2379,http://10.0.0.2:2379",
+            );
         };
         if endpoints.iter().any(|other| other.scheme != first.scheme) {
-            return Err(OptionsError::MixedSchemes);
+            return wrong(
+                "some endpoints are http:// and some https://; write one of them for all",
+            );
         }
         let mut credentials = endpoints.iter().filter_map(|e| e.credentials.as_ref());
         let given = credentials.next();
         if credentials.any(|other| Some(other) != given) {
-            return Err(OptionsError::MixedUsers);
+            return wrong(
+                "the endpoints name different users; write the user once, or the same one everywhere",
+            );
         }
         let mut urls: Vec<String> = Vec::new();
         for endpoint in &endpoints {
@@ -167,34 +110,32 @@ const HTTPS: &str = "https://";
 
 struct Endpoint {
     scheme: &'static str,
+    /// User and password.
     credentials: Option<(String, Option<String>)>,
     address: String,
 }
 
 impl Endpoint {
     fn parse(url: &str) -> Result<Self, OptionsError> {
-        let shown = match url.rsplit_once('@') {
-            Some((_, address)) => address,
-            None => url,
+        // Without user and password.
+        let shown = url.rsplit_once('@').map_or(url, |(_, address)| address);
+        let refused = |why| {
+            OptionsError(format!(
+                "{shown:?} is not an endpoint: {why}; write http://10.0.0.1:2379 or https://etcd-1.internal:2379"
+            ))
         };
-        let wrong = |why| OptionsError::Url {
-            url: shown.to_owned(),
-            why,
-        };
-        let (scheme, rest) = if let Some(rest) = url.strip_prefix(HTTP) {
-            (HTTP, rest)
-        } else if let Some(rest) = url.strip_prefix(HTTPS) {
-            (HTTPS, rest)
-        } else {
-            return Err(wrong("it does not begin with http:// or https://"));
-        };
+        let schemes = [HTTP, HTTPS].into_iter();
+        let (scheme, rest) = schemes
+            .filter_map(|scheme| Some((scheme, url.strip_prefix(scheme)?)))
+            .next()
+            .ok_or_else(|| refused("it does not begin with http:// or https://"))?;
         let rest = rest.strip_suffix('/').unwrap_or(rest);
         let (credentials, address) = match rest.rsplit_once('@') {
             Some((credentials, address)) => (Some(credentials), address),
             None => (None, rest),
         };
         if address.contains(['/', '#']) {
-            return Err(wrong("an endpoint has no path"));
+            return Err(refused("an endpoint has no path"));
         }
         let (host, port) = match address.rsplit_once(':') {
             Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
@@ -203,29 +144,22 @@ impl Endpoint {
         let in_brackets = host.starts_with('[') && host.ends_with(']');
         let named = !host.is_empty() && !host.contains(|c: char| "[]: ".contains(c));
         if !named && !in_brackets {
-            return Err(wrong("its host is missing or not valid"));
+            return Err(refused("its host is missing or not valid"));
         }
         let port = port.map_or(Ok(DEFAULT_PORT), str::parse);
-        let port = port.map_err(|_| wrong("its port is not a number up to 65535"))?;
-        let credentials = match credentials {
-            Some(text) => Some(Self::credentials(text)?),
-            None => None,
-        };
+        let port = port.map_err(|_| refused("its port is not a number up to 65535"))?;
         Ok(Self {
             scheme,
-            credentials,
+            credentials: credentials.map(Self::credentials).transpose()?,
             address: format!("{host}:{port}"),
         })
     }
 
     fn credentials(text: &str) -> Result<(String, Option<String>), OptionsError> {
         let (user, password) = match text.split_once(':') {
-            Some((user, password)) => (user, Some(password)),
+            Some((user, password)) => (user, Some(decode(password, "the password")?)),
             None => (text, None),
         };
-        let password = password
-            .map(|text| decode(text, "the password"))
-            .transpose()?;
         Ok((decode(user, "the user")?, password))
     }
 }
@@ -235,53 +169,53 @@ impl Query {
         let mut query = BTreeMap::new();
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let known = NAMES.into_iter().find(|known| *known == name);
-            let name = known.ok_or_else(|| OptionsError::Unknown(name.to_owned()))?;
-            if query.contains_key(name) {
-                return Err(OptionsError::Twice(name));
-            }
+            let Some(name) = NAMES.into_iter().find(|known| *known == name) else {
+                return wrong(format!(
+                    "{name:?} is not an option of etcd; the options are prefix, ca, cert, key, user and password_file"
+                ));
+            };
             let value = decode(value, name)?;
             if value.is_empty() {
-                let why = "it has no value";
-                return Err(OptionsError::Value { name, value, why });
+                return wrong(format!("{name}= is not valid: it has no value"));
             }
-            query.insert(name, value);
+            if query.insert(name, value).is_some() {
+                return wrong(format!("{name} is given twice; write it once"));
+            }
         }
         Ok(Self(query))
     }
 
     fn prefix(&self) -> Result<String, OptionsError> {
-        let mut value = match self.0.get("prefix") {
-            Some(value) => value.clone(),
-            None => return Ok(DEFAULT_PREFIX.to_owned()),
+        let Some(value) = self.0.get("prefix") else {
+            return Ok(DEFAULT_PREFIX.to_owned());
         };
         if value.chars().any(|c| !c.is_ascii_graphic()) || value.len() > 200 {
-            let (name, why) = (
-                "prefix",
-                "write up to 200 printable ASCII characters, no spaces",
-            );
-            return Err(OptionsError::Value { name, value, why });
+            return wrong(format!(
+                "prefix={value} is not valid: write up to 200 printable ASCII characters, no spaces"
+            ));
         }
-        if !value.ends_with('/') {
-            value.push('/');
-        }
-        Ok(value)
+        Ok(format!("{}/", value.strip_suffix('/').unwrap_or(value)))
     }
 
     fn tls(&self, scheme: &str) -> Result<Option<Tls>, OptionsError> {
         let client = match (self.0.get("cert"), self.0.get("key")) {
             (Some(cert), Some(key)) => Some((cert.into(), key.into())),
             (None, None) => None,
-            _ => return Err(OptionsError::HalfIdentity),
+            _ => return wrong("cert and key belong together; write both, or neither"),
         };
         match (self.0.get("ca"), scheme == HTTPS) {
             (Some(ca), true) => Ok(Some(Tls {
                 ca: ca.into(),
                 client,
             })),
-            (None, true) => Err(OptionsError::NoCa),
+            (None, true) => wrong(
+                "https:// needs the certificate authority that signed etcd's certificates; write ?ca=FILE \
+                 (for public ones: ?ca=/etc/ssl/certs/ca-certificates.crt)",
+            ),
             (None, false) if client.is_none() => Ok(None),
-            (_, false) => Err(OptionsError::TlsWithoutHttps),
+            (_, false) => wrong(
+                "ca, cert and key are for https:// endpoints; write https://, or leave them out",
+            ),
         }
     }
 
@@ -289,28 +223,40 @@ impl Query {
         &self,
         in_url: Option<(String, Option<String>)>,
     ) -> Result<Option<Login>, OptionsError> {
+        let twice = |what| {
+            wrong(format!(
+                "{what} is given in the URL and after the ?; write it in one place"
+            ))
+        };
         let (url_user, url_password) = in_url.unzip();
         let user = match (url_user, self.0.get("user")) {
-            (Some(_), Some(_)) => return Err(OptionsError::TwoPlaces("the user")),
+            (Some(_), Some(_)) => return twice("the user"),
             (user, other) => user.or_else(|| other.cloned()),
         };
         let password = match (url_password.flatten(), self.0.get("password_file")) {
-            (Some(_), Some(_)) => return Err(OptionsError::TwoPlaces("the password")),
+            (Some(_), Some(_)) => return twice("the password"),
             (Some(password), None) => Some(Password::Given(password)),
             (None, file) => file.map(|file| Password::File(file.into())),
         };
         match (user, password) {
             (Some(user), Some(password)) => Ok(Some(Login { user, password })),
             (None, None) => Ok(None),
-            (Some(_), None) => Err(OptionsError::NoPassword),
-            (None, Some(_)) => Err(OptionsError::NoUser),
+            (Some(_), None) => wrong(
+                "the user of etcd has no password; write password_file=FILE, or user:password@ in the URL",
+            ),
+            (None, Some(_)) => wrong("a password needs a user; write user=NAME too"),
         }
     }
 }
 
 /// Decodes `%41` to `A`.
-fn decode(text: &str, what: &'static str) -> Result<String, OptionsError> {
-    percent_decode(text).ok_or(OptionsError::Percent(what))
+fn decode(text: &str, what: &str) -> Result<String, OptionsError> {
+    match percent_decode(text) {
+        Some(text) => Ok(text),
+        None => wrong(format!(
+            "{what} has a % that is not followed by two hexadecimal digits; write %25 for the character itself"
+        )),
+    }
 }
 
 impl fmt::Display for Options {
@@ -400,39 +346,39 @@ mod tests {
 
     #[test]
     fn wrong_ones_say_what_to_write() {
-        use OptionsError as E;
-        assert_eq!(error(""), E::NoUrl);
-        assert_eq!(error("?prefix=/x"), E::NoUrl);
-        for text in [
-            "10.0.0.1:2379",
-            "ftp://a",
-            "http://",
-            "http://a:70000",
-            "http://a b",
-            "http://a/v3",
-            "http://::1",
+        for (text, says) in [
+            ("", "no endpoint is given"),
+            ("?prefix=/x", "no endpoint is given"),
+            ("10.0.0.1:2379", "begin with http://"),
+            ("ftp://a", "begin with http://"),
+            ("http://", "host is missing"),
+            ("http://a:70000", "port is not a number"),
+            ("http://a b", "host is missing or not valid"),
+            ("http://a/v3", "no path"),
+            ("http://::1", "host is missing or not valid"),
+            ("http://a,https://b?ca=x", "some https://"),
+            ("http://u:p@a,http://v:p@b", "different users"),
+            ("http://a?pre=1", "\"pre\" is not an option"),
+            ("http://a?prefix=/a&prefix=/b", "prefix is given twice"),
+            ("http://a?prefix=", "prefix= is not valid"),
+            ("http://a?prefix=/x%20y", "prefix=/x y is not valid"),
+            ("http://u:%zz@a", "the password has a %"),
+            ("http://a?ca=%f", "ca has a %"),
+            ("https://a", "write ?ca=FILE"),
+            ("http://a?ca=x", "are for https://"),
+            ("http://a?cert=x&key=y", "are for https://"),
+            ("https://a?ca=x&cert=y", "belong together"),
+            ("http://a?user=u", "has no password"),
+            ("http://u@a", "has no password"),
+            ("http://a?password_file=f", "needs a user"),
+            ("http://u:p@a?user=u", "the user is given in the URL"),
+            (
+                "http://u:p@a?password_file=f",
+                "the password is given in the URL",
+            ),
         ] {
-            assert!(matches!(error(text), E::Url { .. }), "{text}");
+            let error = error(text).to_string();
+            assert!(error.contains(says), "{text}: {error}");
         }
-        assert_eq!(error("http://a,https://b?ca=x"), E::MixedSchemes);
-        assert_eq!(error("http://u:p@a,http://v:p@b"), E::MixedUsers);
-        assert_eq!(error("http://a?pre=1"), E::Unknown("pre".to_owned()));
-        assert_eq!(error("http://a?prefix=/a&prefix=/b"), E::Twice("prefix"));
-        assert!(matches!(error("http://a?prefix="), E::Value { .. }));
-        assert!(matches!(error("http://a?prefix=/x%20y"), E::Value { .. }));
-        assert_eq!(error("http://u:%zz@a"), E::Percent("the password"));
-        assert_eq!(error("http://a?ca=%f"), E::Percent("ca"));
-        assert_eq!(error("https://a"), E::NoCa);
-        assert_eq!(error("http://a?ca=x"), E::TlsWithoutHttps);
-        assert_eq!(error("http://a?cert=x&key=y"), E::TlsWithoutHttps);
-        assert_eq!(error("https://a?ca=x&cert=y"), E::HalfIdentity);
-        assert_eq!(error("http://a?user=u"), E::NoPassword);
-        assert_eq!(error("http://u@a"), E::NoPassword);
-        assert_eq!(error("http://a?password_file=f"), E::NoUser);
-        assert_eq!(error("http://u:p@a?user=u"), E::TwoPlaces("the user"));
-        assert_eq!(
-            error("http://u:p@a?password_file=f"),
-            E::TwoPlaces("the password")
-        );
     }
 }

@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 
 use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp, TxnOpResponse};
 
-use super::history::Floor;
 use super::keys;
 use super::marks::Known;
-use super::scope_step::Conflicts;
-use super::store::{EtcdStore, OPERATIONS_MAX, Path, found, page_of, touch, unexpected};
-use crate::{AuthorityError, Backend, Drained, Rank, Registered, Scope};
+use super::store::{Conflicts, EtcdStore, OPERATIONS_MAX, found, page_of, touch, unexpected};
+use crate::record::json;
+use crate::{Answer, Backend, Drained, Rank, Registered, Scope};
 
 impl EtcdStore {
     pub(super) async fn drained(
@@ -17,14 +16,12 @@ impl EtcdStore {
         scope: &Scope,
         rank: Rank,
         gone: &[Backend],
-    ) -> Result<Drained, AuthorityError> {
+    ) -> Answer<Drained> {
         let gone: BTreeSet<Backend> = gone.iter().copied().collect();
         let gone: Vec<Backend> = gone.into_iter().collect();
         for batch in gone.chunks(OPERATIONS_MAX) {
-            let then = batch
-                .iter()
-                .map(|backend| TxnOp::txn(self.remove_if_lower(scope, rank, *backend)));
-            self.sync(then.collect()).await?;
+            let remove = |backend: &_| TxnOp::txn(self.remove_if_lower(scope, rank, *backend));
+            self.sync(batch.iter().map(remove).collect()).await?;
         }
         self.mark_drained(scope, rank).await
     }
@@ -39,17 +36,18 @@ impl EtcdStore {
         ])
     }
 
-    async fn mark_drained(&self, scope: &Scope, rank: Rank) -> Result<Drained, AuthorityError> {
+    async fn mark_drained(&self, scope: &Scope, rank: Rank) -> Answer<Drained> {
         let mut known = self.marks.get(scope);
         let mut conflicts = Conflicts::default();
         loop {
             let current = known.as_ref().filter(|known| known.row.rank() == rank);
-            let looked = self.try_mark_drained(scope, rank, current).await?;
-            match looked {
-                Looked::Marked => return Ok(Drained::Complete),
-                Looked::Left(left) if !left.is_empty() => return Ok(Drained::Left(left)),
-                Looked::Left(_) => known = self.marks.get(scope),
+            let Some(left) = self.try_mark_drained(scope, rank, current).await? else {
+                return Ok(Drained::Complete);
+            };
+            if !left.is_empty() {
+                return Ok(Drained::Left(left));
             }
+            known = self.marks.get(scope);
             // No lower session is left. There is something to write only if the rank is the mark's.
             match &known {
                 Some(known) if known.row.rank() == rank && !known.row.drained => {}
@@ -59,7 +57,8 @@ impl EtcdStore {
         }
     }
 
-    /// Marks the scope as drained if the mark is `current` and no lower session is left.
+    /// Marks the scope as drained if the mark is `current` and no lower session is left. Otherwise returns the sessions
+    /// that are left; none, if only the mark was not the expected one.
     ///
     /// etcd's comparison over a range is true if it is true for every key, but a comparison of values is false for a
     /// range without keys. So a second comparison, in the first one's other path, handles a scope without sessions.
@@ -68,16 +67,13 @@ impl EtcdStore {
         scope: &Scope,
         rank: Rank,
         current: Option<&Known>,
-    ) -> Result<Looked, AuthorityError> {
+    ) -> Answer<Option<Vec<Registered>>> {
         let sessions = self.keys.sessions_of(scope);
-        let none_lower = Compare::value(
-            sessions.from.clone(),
-            CompareOp::Greater,
-            keys::rank_text(rank),
-        )
-        .with_range(sessions.to.clone());
-        let none_at_all = Compare::version(sessions.from.clone(), CompareOp::Equal, 0)
-            .with_range(sessions.to.clone());
+        let (from, to, bar) = (&sessions.from, &sessions.to, keys::rank_text(rank));
+        let none_lower = Compare::value(from.clone(), CompareOp::Greater, bar);
+        let none_lower = none_lower.with_range(to.clone());
+        let none_at_all = Compare::version(from.clone(), CompareOp::Equal, 0);
+        let none_at_all = none_at_all.with_range(to.clone());
         let mark_is = match current {
             Some(known) => self.mark_is(scope, Some(known)),
             // Another or unknown mark: nothing is written. No key has a revision below 0.
@@ -85,45 +81,39 @@ impl EtcdStore {
         };
         let row = current.map(|known| known.row.clone().with_drained(true));
         let write = match &row {
-            Some(row) => TxnOp::put(self.keys.mark(scope), keys::write_mark(row), None),
+            Some(row) => TxnOp::put(self.keys.mark(scope), json(row), None),
             None => touch(&self.keys),
         };
+        let look = vec![TxnOp::get(self.keys.mark(scope), None), page_of(&sessions)];
         let second = Txn::new()
             .when(vec![mark_is.clone(), none_at_all])
             .and_then(vec![write.clone()])
-            .or_else(vec![
-                TxnOp::get(self.keys.mark(scope), None),
-                page_of(&sessions),
-            ]);
-        let stepped = self
-            .step(
-                vec![mark_is, none_lower],
-                vec![write],
-                vec![TxnOp::txn(second)],
-            )
-            .await?;
-        let second = match (stepped.path, stepped.answers.as_slice()) {
-            (Path::Then, _) => None,
-            (Path::Else, [TxnOpResponse::Txn(second)]) if second.succeeded() => None,
-            (Path::Else, [TxnOpResponse::Txn(second)]) => Some(second),
+            .or_else(look);
+        let (when, otherwise) = (vec![mark_is, none_lower], vec![TxnOp::txn(second)]);
+        let stepped = self.step(when, vec![write], otherwise).await?;
+        let left = match (stepped.taken, stepped.answers.as_slice()) {
+            (true, _) => None,
+            (false, [TxnOpResponse::Txn(second)]) if second.succeeded() => None,
+            (false, [TxnOpResponse::Txn(second)]) => Some(second.op_responses()),
             _ => return Err(unexpected()),
         };
-        let Some(second) = second else {
-            if let Some(row) = row {
-                self.marks.put(scope, stepped.revision, row);
+        match left.as_deref() {
+            None => {
+                if let Some(row) = row {
+                    self.marks.put(scope, stepped.revision, row);
+                }
+                Ok(None)
             }
-            return Ok(Looked::Marked);
-        };
-        let answers = second.op_responses();
-        let [mark, TxnOpResponse::Get(page)] = answers.as_slice() else {
-            return Err(unexpected());
-        };
-        self.learn(scope, stepped.revision, found(Some(mark)))?;
-        let left = self.lower(scope, rank, page, stepped.revision).await?;
-        Ok(Looked::Left(left))
+            Some([mark, TxnOpResponse::Get(page)]) => {
+                self.learn(scope, stepped.revision, found(Some(mark)))?;
+                let left = self.lower(scope, rank, page, stepped.revision).await?;
+                Ok(Some(left))
+            }
+            Some(_) => Err(unexpected()),
+        }
     }
 
-    pub(super) async fn forget(&self, gone: &[Backend]) -> Result<(), AuthorityError> {
+    pub(super) async fn forget(&self, gone: &[Backend]) -> Answer<()> {
         let mut removals = Vec::new();
         for batch in gone.chunks(OPERATIONS_MAX) {
             for (backend, scope) in self.records_of(batch).await? {
@@ -140,7 +130,7 @@ impl EtcdStore {
 
     /// Scopes with records of these sessions. A plain read is enough, since nothing depends on completeness: a missed
     /// record stays, and the reaper finds it again.
-    async fn records_of(&self, gone: &[Backend]) -> Result<Vec<(Backend, Scope)>, AuthorityError> {
+    async fn records_of(&self, gone: &[Backend]) -> Answer<Vec<(Backend, Scope)>> {
         self.history.intact()?;
         let gets = gone.iter().map(|backend| {
             let range = self.keys.records_of(*backend);
@@ -149,7 +139,7 @@ impl EtcdStore {
         });
         let txn = Txn::new().and_then(gets.collect::<Vec<_>>());
         let answer = self.members.txn(&txn).await?;
-        self.history.check(answer.header(), Floor::None)?;
+        self.history.check(answer.header(), 0)?;
         let mut records = Vec::new();
         for (backend, found) in gone.iter().zip(answer.op_responses()) {
             let TxnOpResponse::Get(found) = found else {
@@ -161,11 +151,4 @@ impl EtcdStore {
         }
         Ok(records)
     }
-}
-
-enum Looked {
-    /// No lower session is left, and the scope is marked.
-    Marked,
-    /// These sessions are left; or none, and the mark was not the expected one.
-    Left(Vec<Registered>),
 }

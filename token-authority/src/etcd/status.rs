@@ -1,8 +1,7 @@
 //! State of the etcd cluster, as `pgpalisade check` shows it.
 
-use std::sync::Arc;
-
-use tokio::task::JoinSet;
+use etcd_client::Client;
+use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::connect::ATTEMPT_TIMEOUT;
@@ -24,27 +23,21 @@ fn has_stale_reads(version: &str) -> bool {
 
 impl EtcdStore {
     /// Asks every endpoint in parallel. Takes about a second at most.
-    pub(super) async fn endpoints(self: &Arc<Self>) -> Vec<Endpoint> {
-        let mut asked = JoinSet::new();
-        for (index, url) in self.members.urls().enumerate() {
-            let (store, url) = (Arc::clone(self), url.to_owned());
-            asked.spawn(async move {
-                let state = store.member(index).await;
-                (index, Endpoint { url, state })
+    pub(super) async fn endpoints(&self) -> Vec<Endpoint> {
+        let asked = self
+            .members
+            .urls()
+            .enumerate()
+            .map(async |(index, url)| Endpoint {
+                url: url.to_owned(),
+                state: self.member(index).await,
             });
-        }
-        let mut endpoints = asked.join_all().await;
-        endpoints.sort_unstable_by_key(|(index, _)| *index);
-        endpoints
-            .into_iter()
-            .map(|(_, endpoint)| endpoint)
-            .collect()
+        join_all(asked).await
     }
 
     async fn member(&self, index: usize) -> Result<Member, String> {
         let until = Instant::now() + ATTEMPT_TIMEOUT;
-        let ask =
-            |client: etcd_client::Client| async move { client.maintenance_client().status().await };
+        let ask = |client: Client| async move { client.maintenance_client().status().await };
         let status = self.members.attempt(index, until, &ask).await;
         let status = status.map_err(|fault| fault.text)?;
         let header = status.header().ok_or("an answer without a header")?;

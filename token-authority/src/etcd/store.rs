@@ -1,14 +1,17 @@
 //! Steps on etcd, and reads at one revision, for all parts of the store.
 
+use std::fmt::Display;
+use std::time::Duration;
+
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse};
 
-use super::fault::{EtcdFault, FaultKind};
-use super::history::{Floor, History};
+use super::fault::{Ended, EtcdFault, FaultKind};
+use super::history::History;
 use super::keys::{self, Keys, NotOurs, Range};
 use super::marks::{Known, Marks};
 use super::members::Members;
 use crate::watchers::Watchers;
-use crate::{AuthorityError, AuthorityId, Scope};
+use crate::{Answer, AuthorityError, AuthorityId, Mark, Scope};
 
 /// Records in one answer: some hundred bytes each, and tonic accepts answers of up to 4 MiB.
 pub(super) const PAGE: i64 = 2000;
@@ -32,16 +35,10 @@ pub(super) struct EtcdStore {
 pub(super) struct Stepped {
     /// Revision of the store right after the step.
     pub(super) revision: i64,
-    pub(super) path: Path,
-    /// Answers to the operations of that path.
+    /// The conditions held, so `then` was executed; else `otherwise`.
+    pub(super) taken: bool,
+    /// Answers to the executed operations.
     pub(super) answers: Vec<TxnOpResponse>,
-}
-
-/// Executed operations of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Path {
-    Then,
-    Else,
 }
 
 impl EtcdStore {
@@ -54,7 +51,7 @@ impl EtcdStore {
         mut when: Vec<Compare>,
         then: Vec<TxnOp>,
         mut otherwise: Vec<TxnOp>,
-    ) -> Result<Stepped, AuthorityError> {
+    ) -> Answer<Stepped> {
         self.history.intact()?;
         let ours = keys::write_identity(self.identity);
         when.push(Compare::value(self.keys.identity(), CompareOp::Equal, ours));
@@ -64,21 +61,19 @@ impl EtcdStore {
         let answer = self.members.txn(&txn).await?;
         let revision = self.history.check(answer.header(), floor)?;
         let mut answers = answer.op_responses();
-        let path = if answer.succeeded() {
-            Path::Then
-        } else {
+        let taken = answer.succeeded();
+        if !taken {
             let identity = answers.pop();
             self.same_identity(found(identity.as_ref()))?;
-            Path::Else
-        };
+        }
         Ok(Stepped {
             revision,
-            path,
+            taken,
             answers,
         })
     }
 
-    pub(super) fn same_identity(&self, found: Option<&KeyValue>) -> Result<(), AuthorityError> {
+    pub(super) fn same_identity(&self, found: Option<&KeyValue>) -> Answer<()> {
         let Some(found) = found else {
             return Err(self.history.went_back("its identity is gone".to_owned()));
         };
@@ -102,7 +97,7 @@ impl EtcdStore {
         scope: &Scope,
         revision: i64,
         found: Option<&KeyValue>,
-    ) -> Result<Option<Known>, AuthorityError> {
+    ) -> Answer<Option<Known>> {
         self.marks
             .learn(scope, revision, found)
             .map_err(|error| match error {
@@ -111,17 +106,30 @@ impl EtcdStore {
             })
     }
 
+    /// Condition that the mark of a scope is the known one, or missing.
+    pub(super) fn mark_is(&self, scope: &Scope, known: Option<&Known>) -> Compare {
+        let revision = known.map_or(0, |known| known.mod_revision);
+        Compare::mod_revision(self.keys.mark(scope), CompareOp::Equal, revision)
+    }
+
+    pub(super) async fn mark(&self, scope: &Scope) -> Answer<Option<Mark>> {
+        let read = vec![TxnOp::get(self.keys.mark(scope), None)];
+        let stepped = self.sync(read).await?;
+        let found = found(stepped.answers.last());
+        let known = self.learn(scope, stepped.revision, found)?;
+        Ok(known.map(|known| known.row.mark))
+    }
+
     /// A step that changes only a key that nothing reads. Its revision is that of the newest state.
-    pub(super) async fn sync(&self, then: Vec<TxnOp>) -> Result<Stepped, AuthorityError> {
+    pub(super) async fn sync(&self, then: Vec<TxnOp>) -> Answer<Stepped> {
         let mut all = vec![touch(&self.keys)];
         all.extend(then);
         let stepped = self.step(Vec::new(), all, Vec::new()).await?;
-        match stepped.path {
-            Path::Then => Ok(stepped),
-            Path::Else => Err(AuthorityError::Damaged(
-                "it refused a step without conditions".to_owned(),
-            )),
+        if !stepped.taken {
+            let why = "it refused a step without conditions".to_owned();
+            return Err(AuthorityError::Damaged(why));
         }
+        Ok(stepped)
     }
 
     /// All current keys of a range, read in pages, and their revision. If reading restarts, `read` is called again
@@ -129,49 +137,33 @@ impl EtcdStore {
     pub(super) async fn read_all<T>(
         &self,
         range: &Range,
-        read: impl Fn(&KeyValue) -> Result<T, AuthorityError>,
-    ) -> Result<(i64, Vec<T>), AuthorityError> {
+        read: impl Fn(&KeyValue) -> Answer<T>,
+    ) -> Answer<(i64, Vec<T>)> {
         let mut compactions = 0;
         loop {
             let revision = self.sync(Vec::new()).await?.revision;
             let mut all = Vec::new();
             match self.pages(range, revision, &read, &mut all).await {
-                Err(Trouble::Compacted(_)) if compactions < COMPACTIONS_MAX => compactions += 1,
-                Err(Trouble::Compacted(fault)) => return Err(fault.into()),
-                Err(Trouble::Other(error)) => return Err(error),
                 Ok(()) => return Ok((revision, all)),
+                Err(Ended::Broken(fault))
+                    if fault.kind == FaultKind::Compacted && compactions < COMPACTIONS_MAX =>
+                {
+                    compactions += 1;
+                }
+                Err(ended) => return Err(ended.into()),
             }
         }
     }
 
-    /// Reads the rest of a range at the revision of a step. Any member may answer: one that lags refuses, and data of
-    /// a past revision is final.
-    pub(super) async fn rest<T>(
-        &self,
-        range: &Range,
-        after: &[u8],
-        revision: i64,
-        read: impl Fn(&KeyValue) -> Result<T, AuthorityError>,
-        all: &mut Vec<T>,
-    ) -> Result<(), AuthorityError> {
-        let rest = Range {
-            from: next_key(after),
-            to: range.to.clone(),
-        };
-        match self.pages(&rest, revision, &read, all).await {
-            Err(Trouble::Compacted(fault)) => Err(fault.into()),
-            Err(Trouble::Other(error)) => Err(error),
-            Ok(()) => Ok(()),
-        }
-    }
-
-    async fn pages<T>(
+    /// Reads a range at the revision of a step. Any member may answer: one that lags refuses, and data of a past
+    /// revision is final.
+    pub(super) async fn pages<T>(
         &self,
         range: &Range,
         revision: i64,
-        read: &impl Fn(&KeyValue) -> Result<T, AuthorityError>,
+        read: &impl Fn(&KeyValue) -> Answer<T>,
         all: &mut Vec<T>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), Ended> {
         let mut from = range.from.clone();
         loop {
             let options = GetOptions::new()
@@ -179,15 +171,10 @@ impl EtcdStore {
                 .with_revision(revision)
                 .with_limit(PAGE)
                 .with_serializable();
-            let page = self.members.get(&from, &options).await;
-            let page = page.map_err(|fault| match fault.kind {
-                FaultKind::Compacted => Trouble::Compacted(fault),
-                _ => Trouble::Other(fault.into()),
-            })?;
-            let checked = self.history.check(page.header(), Floor::None);
-            checked.map_err(Trouble::Other)?;
+            let page = self.members.get(&from, &options).await?;
+            self.history.check(page.header(), 0)?;
             for kv in page.kvs() {
-                all.push(read(kv).map_err(Trouble::Other)?);
+                all.push(read(kv)?);
             }
             match page.kvs().last() {
                 Some(last) if page.more() => from = next_key(last.key()),
@@ -197,13 +184,32 @@ impl EtcdStore {
     }
 }
 
-enum Trouble {
-    /// The revision has been compacted in the meantime.
-    Compacted(EtcdFault),
-    Other(AuthorityError),
+/// Attempts of a step while the state it depends on keeps changing.
+const CONFLICTS_MAX: u32 = 64;
+
+#[derive(Default)]
+pub(super) struct Conflicts(u32);
+
+impl Conflicts {
+    /// Counts a failed attempt. The first ones are normal races. After many the next one waits a moment, and finally
+    /// the step gives up.
+    pub(super) async fn again(&mut self, what: impl Display) -> Answer<()> {
+        if self.0 > 2 {
+            let most = 1_u64 << self.0.min(6);
+            let pause = rand::random_range(0..=most);
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+        }
+        self.0 += 1;
+        if self.0 >= CONFLICTS_MAX {
+            return Err(AuthorityError::Unavailable(format!(
+                "{what} was changed by another client {CONFLICTS_MAX} times in a row; try again"
+            )));
+        }
+        Ok(())
+    }
 }
 
-fn next_key(key: &[u8]) -> Vec<u8> {
+pub(super) fn next_key(key: &[u8]) -> Vec<u8> {
     let mut next = key.to_vec();
     next.push(0);
     next

@@ -5,21 +5,20 @@ use std::collections::HashSet;
 
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp};
 
-use super::scope_step::Conflicts;
-use super::store::{EtcdStore, OPERATIONS_MAX, Path, found};
+use super::store::{Conflicts, EtcdStore, OPERATIONS_MAX, found};
+use crate::record::json;
 use crate::takeovers::History;
-use crate::{AuthorityError, Scope, TakeoverRecord, now_us};
+use crate::{Answer, Scope, TakeoverRecord, now_us};
 
 impl EtcdStore {
     pub(super) async fn note_takeovers(
         &self,
         scope: &Scope,
         records: &[TakeoverRecord],
-    ) -> Result<(), AuthorityError> {
+    ) -> Answer<()> {
         let key = self.keys.takeovers_of(scope);
-        // The step compares it, so an old value does no harm.
-        let read = self.members.get(&key, &GetOptions::new()).await?;
-        let mut known = read.kvs().first().cloned();
+        // The first step reads it, unless there is none.
+        let mut known: Option<KeyValue> = None;
         let mut conflicts = Conflicts::default();
         loop {
             let revision = known.as_ref().map_or(0, KeyValue::mod_revision);
@@ -28,7 +27,7 @@ impl EtcdStore {
                 known.map_or_else(Default::default, |kv| read_value(scope, &kv));
             history.note(records);
             let now = now_us();
-            let value = format!("{now} {}", history.write());
+            let value = format!("{now} {}", json(&history));
             let mut then = vec![TxnOp::put(key.clone(), value, None)];
             if before != Some(now) {
                 then.push(TxnOp::put(self.keys.noted(now, scope), Vec::new(), None));
@@ -36,7 +35,7 @@ impl EtcdStore {
             }
             let otherwise = vec![TxnOp::get(key.clone(), None)];
             let stepped = self.step(vec![unchanged], then, otherwise).await?;
-            if stepped.path == Path::Then {
+            if stepped.taken {
                 return Ok(());
             }
             known = found(stepped.answers.first()).cloned();
@@ -47,7 +46,7 @@ impl EtcdStore {
     pub(super) async fn takeovers(
         &self,
         of: Option<&Scope>,
-    ) -> Result<Vec<(Scope, TakeoverRecord)>, AuthorityError> {
+    ) -> Answer<Vec<(Scope, TakeoverRecord)>> {
         self.history.intact()?;
         let scopes = match of {
             Some(scope) => vec![scope.clone()],
@@ -67,7 +66,7 @@ impl EtcdStore {
         Ok(History::list(all))
     }
 
-    async fn noted_last(&self) -> Result<Vec<Scope>, AuthorityError> {
+    async fn noted_last(&self) -> Answer<Vec<Scope>> {
         let first = GetOptions::new()
             .with_prefix()
             .with_keys_only()
@@ -83,13 +82,10 @@ impl EtcdStore {
 
 /// Time of the last record, and the takeovers.
 fn read_value(scope: &Scope, kv: &KeyValue) -> (Option<i64>, History) {
-    let value = kv.value();
-    let at = value.iter().position(|byte| *byte == b' ');
-    let (noted, json) = at
-        .and_then(|at| value.split_at_checked(at))
-        .unwrap_or((&[], value));
+    let mut parts = kv.value().splitn(2, |byte| *byte == b' ');
+    let (noted, json) = (parts.next().unwrap_or_default(), parts.next());
     let noted = std::str::from_utf8(noted)
         .ok()
         .and_then(|text| text.parse().ok());
-    (noted, History::read(scope, json.trim_ascii_start()))
+    (noted, History::read(scope, json.unwrap_or_default()))
 }

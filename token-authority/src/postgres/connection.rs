@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use pgpalisade_tls::{ConnectError, Stream, words};
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::types::{ToSql, Type};
@@ -28,11 +28,12 @@ pub(super) const OLDEST_VERSION: i32 = 13;
 pub(super) type Arguments<'a> = [(&'a (dyn ToSql + Sync), Type)];
 
 pub(super) struct StoreConnection {
-    client: Client,
+    /// Dropping it closes the socket, even during a statement. The server then ends the statement.
+    _driver: JoinSet<()>,
+    pub(super) client: Client,
     /// Held during each exchange: no other message may come between those of a transaction.
     pub(super) turn: tokio::sync::Mutex<()>,
-    heard: Arc<Heard>,
-    driver: JoinHandle<()>,
+    pub(super) heard: Arc<Heard>,
 }
 
 #[derive(Default)]
@@ -49,14 +50,9 @@ pub(super) enum ConnectionError {
     /// The server refused; the statement is undone.
     #[error("{} ({})", .0.message(), .0.code().code())]
     Refused(Box<DbError>),
-    #[error(
-        "this server is a standby and accepts no writes; name the primary, or all hosts of the cluster"
-    )]
-    Standby,
-    #[error("this is PostgreSQL {0}; the authority needs {OLDEST_VERSION} or newer")]
-    TooOld(String),
-    #[error("the database has encoding {0}; the authority needs one with UTF8")]
-    Encoding(String),
+    /// The server is a standby, too old, or has the wrong encoding.
+    #[error("{0}")]
+    Unsuitable(String),
     #[error("{0}")]
     Record(String),
     #[error("{0}")]
@@ -80,20 +76,17 @@ impl StoreConnection {
         options: &Options,
         purpose: Purpose,
     ) -> Result<Self, ConnectionError> {
-        let bound = options.timeout();
-        match timeout(bound, Self::connect_unbounded(options, purpose)).await {
-            Ok(connected) => connected,
-            Err(_) => Err(ConnectionError::Broken(format!(
-                "no connection within {bound:?}"
-            ))),
-        }
+        let bound = options.timeout;
+        let connected = timeout(bound, Self::connect_unbounded(options, purpose)).await;
+        let silence = |_| ConnectionError::Broken(format!("no connection within {bound:?}"));
+        connected.map_err(silence)?
     }
 
     async fn connect_unbounded(
         options: &Options,
         purpose: Purpose,
     ) -> Result<Self, ConnectionError> {
-        let mut login = options.login().clone();
+        let mut login = options.login.clone();
         let config = &mut login.config;
         // Set here too: a read-only connection is turned away before the settings are made.
         let read_write = "-c default_transaction_read_only=off";
@@ -104,12 +97,13 @@ impl StoreConnection {
             ConnectError::Files(error) => ConnectionError::Broken(format!("TLS: {error}")),
         })?;
         let heard = Arc::new(Heard::default());
-        let driver = tokio::spawn(drive(connection, Arc::clone(&heard)));
+        let mut driver = JoinSet::new();
+        driver.spawn(drive(connection, Arc::clone(&heard)));
         let link = Self {
             client,
             turn: tokio::sync::Mutex::default(),
             heard,
-            driver,
+            _driver: driver,
         };
         // Two messages, because the guard is parsed with the path that the first one sets.
         link.client.batch_execute(NAMES).await?;
@@ -126,19 +120,19 @@ impl StoreConnection {
         let asked = "SELECT pg_is_in_recovery(), current_setting('server_version_num')::int, \
                      current_setting('server_version'), current_setting('server_encoding')";
         let rows = self.client.query_typed(asked, &[]).await?;
-        let row = rows.first().ok_or_else(ConnectionError::no_row)?;
-        let number: i32 = get(row, 1)?;
-        if number / 10_000 < OLDEST_VERSION {
-            return Err(ConnectionError::TooOld(get(row, 2)?));
-        }
-        let encoding: String = get(row, 3)?;
-        if encoding != "UTF8" {
-            return Err(ConnectionError::Encoding(encoding));
-        }
-        if get(row, 0)? {
-            return Err(ConnectionError::Standby);
-        }
-        Ok(())
+        let row = first(&rows)?;
+        let (is_standby, number): (bool, i32) = (get(row, 0)?, get(row, 1)?);
+        let (version, encoding): (&str, &str) = (get(row, 2)?, get(row, 3)?);
+        let why = if number / 10_000 < OLDEST_VERSION {
+            format!("this is PostgreSQL {version}; the authority needs {OLDEST_VERSION} or newer")
+        } else if encoding != "UTF8" {
+            format!("the database has encoding {encoding}; the authority needs one with UTF8")
+        } else if is_standby {
+            "this server is a standby and accepts no writes; name the primary, or all hosts of the cluster".into()
+        } else {
+            return Ok(());
+        };
+        Err(ConnectionError::Unsuitable(why))
     }
 
     /// Runs a statement and waits for ReadyForQuery, which the server sends after the commit. A wait beyond `bound`
@@ -158,12 +152,6 @@ impl StoreConnection {
         Ok(rows)
     }
 
-    /// Runs several statements as one transaction.
-    pub(super) async fn script(&self, bound: Duration, sql: &str) -> Result<(), ConnectionError> {
-        within(bound, async { Ok(self.client.batch_execute(sql).await?) }).await?;
-        self.unwarned()
-    }
-
     /// Fails if the server warned: it warns if the wait for a synchronous standby was cut short, and then the commit
     /// is only local.
     pub(super) fn unwarned(&self) -> Result<(), ConnectionError> {
@@ -176,23 +164,8 @@ impl StoreConnection {
         }
     }
 
-    pub(super) fn client(&self) -> &Client {
-        &self.client
-    }
-
-    pub(super) fn heard(&self) -> &Heard {
-        &self.heard
-    }
-
     pub(super) fn is_closed(&self) -> bool {
         self.client.is_closed()
-    }
-}
-
-impl Drop for StoreConnection {
-    fn drop(&mut self) {
-        // Closes the socket, even during a statement. The server then ends the statement.
-        self.driver.abort();
     }
 }
 
@@ -232,7 +205,7 @@ fn is_warning(notice: &DbError) -> bool {
 
 /// Settings that every step relies on.
 fn settings(options: &Options, purpose: Purpose) -> String {
-    let limit = options.timeout().as_millis();
+    let limit = options.timeout.as_millis();
     // Full reads, and recovery, may take longer.
     let longest = limit * 12;
     let own = match purpose {
@@ -257,6 +230,10 @@ fn settings(options: &Options, purpose: Purpose) -> String {
             WHERE name = 'client_connection_check_interval'; \
          {own}"
     )
+}
+
+pub(super) fn first(rows: &[Row]) -> Result<&Row, ConnectionError> {
+    rows.first().ok_or_else(ConnectionError::no_row)
 }
 
 /// Reads a column of a row.

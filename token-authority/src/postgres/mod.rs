@@ -33,7 +33,6 @@ mod options;
 mod own;
 mod read;
 mod steps;
-mod takeovers;
 mod watch;
 mod worker;
 
@@ -44,15 +43,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-pub use open::PostgresOpenError;
+pub use open::{PostgresFault, PostgresOpenError};
 pub use options::{Options, OptionsError};
 pub use read::{ServerInfo, read};
 
+use crate::record::json;
+use crate::takeovers::History;
 use crate::{
     Answer, Authority, AuthorityError, AuthorityId, Backend, Cluster, Declaration, Declared,
     Drained, Enrolled, LeaseId, LeaseStep, Leased, Mark, Rank, Registered, RepairRequest, Repaired,
@@ -60,18 +61,15 @@ use crate::{
 };
 use connection::ConnectionError;
 use options::SCHEMA;
-use own::Locks;
-use steps::{
-    All, AnswerSender, Declare, Forget, MARK, Value, cluster_values, integer, rank_values, text,
-    value,
-};
+use steps::{All, AnswerSender, MARK, Value, cluster_values, integer, rank_values, text, value};
 use watch::StoreReader;
-use worker::{Alone, Job, Worker};
+use worker::{Job, Worker, patience};
 
 /// Queued steps; further callers wait to enqueue.
 const QUEUE: usize = 1024;
-/// Factor of a call's limit for recovery.
-const RECOVERY: u32 = 12;
+
+/// Attempts to record takeovers while other proxies record theirs.
+const CONFLICTS_MAX: u32 = 64;
 
 /// The PostgreSQL store. Clones share two connections, closed with the last clone.
 #[derive(Clone)]
@@ -84,7 +82,7 @@ struct Inner {
     options: Options,
     jobs: mpsc::Sender<Job>,
     reader: Arc<StoreReader>,
-    watching: JoinHandle<()>,
+    _watching: JoinSet<()>,
 }
 
 impl Postgres {
@@ -94,27 +92,29 @@ impl Postgres {
     /// Errors: no connection, a standby, missing rights (with the SQL that grants them), a schema that is damaged or
     /// of another version.
     pub async fn connect(options: &Options) -> Result<Self, PostgresOpenError> {
-        let identity = open::open(options).await?;
+        let connected = Self::connect_to(options.clone()).await;
+        connected.map_err(|fault| fault.at(options))
+    }
+
+    async fn connect_to(options: Options) -> Result<Self, PostgresFault> {
+        let identity = open::open(&options).await?;
         let mut worker = Worker::new(options.clone(), identity);
-        let error = |error| open::open_error(options, error);
-        worker.connected().await.map_err(error)?;
+        worker.connected().await?;
         let reader = Arc::new(StoreReader::new(options.clone(), identity));
-        let unreachable = |error: AuthorityError| PostgresOpenError::Unreachable {
-            place: options.to_string(),
-            why: error.to_string(),
-        };
-        let told = reader.begin().await.map_err(unreachable)?;
+        let told = reader.begin().await;
+        let told = told.map_err(|error| PostgresFault::Unreachable(error.to_string()))?;
         let (jobs, queue) = mpsc::channel(QUEUE);
         // Ends when the queue is closed and empty.
         tokio::spawn(worker.run(queue));
-        let watching = tokio::spawn(Arc::clone(&reader).run(told));
+        let mut watching = JoinSet::new();
+        watching.spawn(Arc::clone(&reader).run(told));
         Ok(Self {
             inner: Arc::new(Inner {
                 identity,
-                options: options.clone(),
+                options,
                 jobs,
                 reader,
-                watching,
+                _watching: watching,
             }),
         })
     }
@@ -122,9 +122,9 @@ impl Postgres {
     /// Sends one step to the worker and waits until it is durable.
     async fn step<T>(
         &self,
-        patience: u32,
+        bound: Duration,
         job: impl FnOnce(AnswerSender<T>) -> Job,
-    ) -> Result<T, AuthorityError> {
+    ) -> Answer<T> {
         let (reply, answer) = oneshot::channel();
         let job = job(reply);
         let taken = async {
@@ -132,8 +132,7 @@ impl Postgres {
             queued.map_err(|_| AuthorityError::Closed)?;
             answer.await.map_err(|_| AuthorityError::Closed)?
         };
-        self.bounded(self.inner.options.timeout() * patience, taken)
-            .await
+        self.bounded(bound, taken).await
     }
 
     /// As `step`, for a step with a separate commit, whose rows `read` understands.
@@ -141,19 +140,11 @@ impl Postgres {
         &self,
         function: &'static str,
         arguments: impl Into<Vec<Value>>,
-        patience: u32,
         read: fn(&[Row]) -> Result<T, ConnectionError>,
     ) -> Answer<T> {
-        let arguments = arguments.into();
-        let alone = |reply| {
-            Job::Alone(Alone {
-                function,
-                arguments,
-                patience,
-                reply,
-            })
-        };
-        let rows = self.step(patience, alone).await?;
+        let (bound, arguments) = (self.bound() * patience(function), arguments.into());
+        let alone = |reply| Job::Alone(function, arguments, reply);
+        let rows = self.step(bound, alone).await?;
         read(&rows).map_err(|error| self.explain(error))
     }
 
@@ -161,40 +152,30 @@ impl Postgres {
         error.into_authority(&self.inner.options.to_string())
     }
 
+    /// Limit of a call.
+    fn bound(&self) -> Duration {
+        self.inner.options.timeout
+    }
+
     /// Reads all rows. Each must arrive within a call's timeout.
-    async fn rows<T>(&self, (sql, read): All<T>) -> Result<Vec<T>, AuthorityError> {
-        let bound = self.inner.options.timeout();
-        let link = self.bounded(bound, self.inner.reader.link()).await?;
-        let rows = link.own(bound, Locks::Look, &sql, &[]).await;
-        match rows.and_then(|rows| rows.iter().map(read).collect()) {
-            Ok(all) => Ok(all),
-            Err(error) => {
-                if matches!(error, ConnectionError::Broken(_)) {
-                    self.inner.reader.discard(&link).await;
-                }
-                Err(self.explain(error))
-            }
+    async fn rows<T>(&self, all: All<T>) -> Answer<Vec<T>> {
+        let link = self.bounded(self.bound(), self.inner.reader.link()).await?;
+        let rows = link.all(self.bound(), all).await;
+        if let Err(ConnectionError::Broken(_)) = rows {
+            self.inner.reader.discard(&link).await;
         }
+        rows.map_err(|error| self.explain(error))
     }
 
     async fn bounded<T>(
         &self,
         bound: Duration,
-        call: impl Future<Output = Result<T, AuthorityError>>,
-    ) -> Result<T, AuthorityError> {
-        match timeout(bound, call).await {
-            Ok(answer) => answer,
-            Err(_) => {
-                let why = format!("{}: no answer within {bound:?}", self.inner.options);
-                Err(AuthorityError::Unavailable(why))
-            }
-        }
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.watching.abort();
+        call: impl Future<Output = Answer<T>>,
+    ) -> Answer<T> {
+        timeout(bound, call).await.unwrap_or_else(|_| {
+            let why = format!("{}: no answer within {bound:?}", self.inner.options);
+            Err(AuthorityError::Unavailable(why))
+        })
     }
 }
 
@@ -212,27 +193,27 @@ impl Authority for Postgres {
 
     async fn enrol(&self, cluster: Cluster) -> Answer<Enrolled> {
         let cluster = cluster_values(Some(cluster));
-        self.alone("enrol", cluster, 1, steps::enrolled).await
+        self.alone("enrol", cluster, steps::enrolled).await
     }
 
     async fn declare(&self, declaration: &Declaration) -> Answer<Declared> {
         declaration.names_no_election()?;
         let declaration = declaration.clone();
-        self.step(1, |reply| Job::Declare(Declare { declaration, reply }))
-            .await
+        let declare = |reply| Job::Declare(declaration, reply);
+        self.step(self.bound(), declare).await
     }
 
     async fn drained(&self, scope: &Scope, rank: Rank, gone: &[Backend]) -> Answer<Drained> {
         let mut arguments = vec![text(scope.to_string())];
         arguments.extend(rank_values(rank));
         arguments.extend(steps::backends(gone.iter().copied()));
-        self.alone("drained", arguments, 1, steps::drained).await
+        self.alone("drained", arguments, steps::drained).await
     }
 
     async fn forget(&self, gone: &[Backend]) -> Answer<()> {
         let gone = gone.to_vec();
-        self.step(1, |reply| Job::Forget(Forget { gone, reply }))
-            .await
+        let forget = |reply| Job::Forget(gone, reply);
+        self.step(self.bound(), forget).await
     }
 
     async fn sessions(&self) -> Answer<Vec<(Scope, Registered)>> {
@@ -252,14 +233,13 @@ impl Authority for Postgres {
 
     async fn repair(&self, request: &RepairRequest) -> Answer<Repaired> {
         let mark = Mark::repaired(request)?;
-        let repair = steps::repair_text(&request.repair).map_err(|error| self.explain(error))?;
         let mut arguments = vec![text(request.scope.to_string())];
         arguments.extend(rank_values(request.expected));
         arguments.extend(cluster_values(Some(request.cluster)));
         let [incarnation, token] = rank_values(mark.rank());
         arguments.extend([token, incarnation, integer(mark.raised_at)]);
-        arguments.extend([text(mark.raised_by), text(repair)]);
-        self.alone("repair", arguments, 1, steps::repaired).await
+        arguments.extend([text(mark.raised_by), text(json(&request.repair))]);
+        self.alone("repair", arguments, steps::repaired).await
     }
 
     async fn cluster(&self) -> Answer<Option<Cluster>> {
@@ -273,12 +253,10 @@ impl Authority for Postgres {
         cluster: Cluster,
         marks: &[(Scope, Mark)],
     ) -> Answer<Enrolled> {
-        let marks = steps::mark_columns(marks).map_err(|error| self.explain(error))?;
         let mut arguments = Vec::from(cluster_values(seen));
         arguments.extend(cluster_values(Some(cluster)));
-        arguments.extend(marks);
-        self.alone("recover", arguments, RECOVERY, steps::enrolled)
-            .await
+        arguments.extend(steps::mark_columns(marks));
+        self.alone("recover", arguments, steps::enrolled).await
     }
 
     /// A row for each scope, timed by the server's clock. If that clock is set forward, a lease lapses early.
@@ -290,7 +268,7 @@ impl Authority for Postgres {
             value(Type::BOOL, matches!(step, LeaseStep::Acquire(_))),
             integer(step.time().map(time_us)),
         ];
-        let is_held = self.alone("lease", arguments, 1, steps::is_true).await?;
+        let is_held = self.alone("lease", arguments, steps::is_true).await?;
         Ok(if is_held {
             Leased::Held
         } else {
@@ -299,11 +277,29 @@ impl Authority for Postgres {
     }
 
     async fn note_takeovers(&self, scope: &Scope, records: &[TakeoverRecord]) -> Answer<()> {
-        self.note(scope, records).await
+        for _ in 0..CONFLICTS_MAX {
+            let (sql, _) = steps::histories(Some(scope));
+            let read = self
+                .rows((sql, |row| connection::get::<String>(row, 1)))
+                .await?;
+            let seen = read.into_iter().next();
+            let known = seen
+                .as_ref()
+                .map(|json| History::read(scope, json.as_bytes()));
+            let mut history = known.unwrap_or_default();
+            history.note(records);
+            let arguments = [text(scope.to_string()), text(seen), text(json(&history))];
+            let replaced = self.alone("note_takeover", arguments, steps::is_true);
+            if replaced.await? {
+                return Ok(());
+            }
+        }
+        let why = format!("the takeovers of scope {scope} kept changing");
+        Err(AuthorityError::Unavailable(why))
     }
 
     async fn takeovers(&self, of: Option<&Scope>) -> Answer<Vec<(Scope, TakeoverRecord)>> {
-        self.list(of).await
+        Ok(History::list(self.rows(steps::histories(of)).await?))
     }
 
     fn watch(&self) -> Watch {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
-use super::connection::{ConnectionError, Purpose, StoreConnection, get};
+use super::connection::{ConnectionError, Purpose, StoreConnection, first, get, within};
 use super::options::{Options, SCHEMA};
 use super::own::Locks;
 use crate::owned::Strange;
@@ -22,28 +22,26 @@ const ALREADY_MADE: &str = "PFA04";
 
 /// Reason why the store cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum PostgresOpenError {
+#[error("the PostgreSQL authority at {place}{fault}")]
+pub struct PostgresOpenError {
+    /// Location of the store.
+    pub place: String,
+    /// The reason.
+    pub fault: PostgresFault,
+}
+
+/// Fault of a store that cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum PostgresFault {
     /// No connection, or no answer in time.
-    #[error("the PostgreSQL authority at {place} cannot be reached: {why}")]
-    Unreachable {
-        /// Location of the store.
-        place: String,
-        /// Reason of the failure.
-        why: String,
-    },
+    #[error(" cannot be reached: {0}")]
+    Unreachable(String),
     /// The server is unsuitable: a standby, too old, or with an encoding other than UTF8.
-    #[error("the PostgreSQL authority at {place} cannot be used: {why}")]
-    Unsuitable {
-        /// Location of the server.
-        place: String,
-        /// The reason, and the remedy.
-        why: String,
-    },
+    #[error(" cannot be used: {0}")]
+    Unsuitable(String),
     /// The role may not create or use the schema.
-    #[error("the PostgreSQL authority at {place}: {why}; have a superuser run: {sql}")]
+    #[error(": {why}; have a superuser run: {sql}")]
     Rights {
-        /// Location of the server.
-        place: String,
         /// The server's message.
         why: String,
         /// SQL that grants the right.
@@ -51,55 +49,41 @@ pub enum PostgresOpenError {
     },
     /// Another version of this program wrote the store.
     #[error(
-        "the PostgreSQL authority at {place} has format {found}, and this version uses {FORMAT}; use the version of \
-            pgpalisade that wrote it"
+        " has format {0}, and this version uses {FORMAT}; use the version of pgpalisade that wrote it"
     )]
-    OtherFormat {
-        /// Location of the server.
-        place: String,
-        /// The format in the schema.
-        found: i32,
-    },
+    OtherFormat(i32),
     /// Another role could run code through the store.
-    #[error("the PostgreSQL authority at {place} is {why}")]
-    NotOurs {
-        /// Location of the server.
-        place: String,
-        /// Foreign objects with their owners, and the remedy.
-        why: Strange,
-    },
+    #[error(" is {0}")]
+    NotOurs(Strange),
     /// The schema is not ours, or is damaged.
-    #[error(
-        "the PostgreSQL authority at {place} is damaged or not an authority: {why}; restore it from a backup"
-    )]
-    Damaged {
-        /// Location of the server.
-        place: String,
-        /// Description of the damage.
-        why: String,
-    },
+    #[error(" is damaged or not an authority: {0}; restore it from a backup")]
+    Damaged(String),
+}
+
+impl PostgresFault {
+    pub(super) fn at(self, options: &Options) -> PostgresOpenError {
+        PostgresOpenError {
+            place: options.to_string(),
+            fault: self,
+        }
+    }
 }
 
 /// Connects, and creates the store if missing. Several processes may do so at once.
-pub(super) async fn open(options: &Options) -> Result<AuthorityId, PostgresOpenError> {
-    let link = StoreConnection::connect(options, Purpose::Steps)
-        .await
-        .map_err(|error| open_error(options, error))?;
-    if let Some(identity) = find(&link, options).await? {
+pub(super) async fn open(options: &Options) -> Result<AuthorityId, PostgresFault> {
+    let link = StoreConnection::connect(options, Purpose::Steps).await?;
+    let bound = options.timeout;
+    if let Some(identity) = find(&link, bound).await? {
         return Ok(identity);
     }
-    let made = make(&link, options).await;
+    let made = make(&link, bound).await;
     // Even after an error: another proxy may have been faster.
-    match (find(&link, options).await?, made) {
+    match (find(&link, bound).await?, made) {
         (Some(identity), _) => Ok(identity),
-        (None, Err(error)) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
-            Err(rights(&link, options, &error).await)
-        }
-        (None, Err(error)) => Err(open_error(options, error)),
-        (None, Ok(())) => Err(PostgresOpenError::Damaged {
-            place: options.to_string(),
-            why: "it was removed while it was created".into(),
-        }),
+        (None, Err(error)) => Err(refused(&link, bound, error).await),
+        (None, Ok(())) => Err(PostgresFault::Damaged(
+            "it was removed while it was created".into(),
+        )),
     }
 }
 
@@ -108,65 +92,55 @@ pub(super) async fn verify(
     options: &Options,
     identity: AuthorityId,
 ) -> Result<(), AuthorityError> {
-    let place = options.to_string();
-    let why = match find(link, options).await {
+    let why = match find(link, options.timeout).await {
         Ok(Some(found)) if found == identity => return Ok(()),
         Ok(Some(found)) => format!("is now authority {found}, was {identity}"),
         Ok(None) => "the schema is gone".into(),
-        Err(
-            PostgresOpenError::Unreachable { why, .. } | PostgresOpenError::Unsuitable { why, .. },
-        ) => {
-            return Err(AuthorityError::Unavailable(format!("{place}: {why}")));
+        Err(PostgresFault::Unreachable(why) | PostgresFault::Unsuitable(why)) => {
+            return Err(AuthorityError::Unavailable(format!("{options}: {why}")));
         }
-        Err(error) => error.to_string(),
+        Err(fault) => fault.at(options).to_string(),
     };
-    Err(AuthorityError::Damaged(format!("{place}: {why}")))
+    Err(AuthorityError::Damaged(format!("{options}: {why}")))
 }
 
 pub(super) async fn find(
     link: &StoreConnection,
-    options: &Options,
-) -> Result<Option<AuthorityId>, PostgresOpenError> {
-    match read_identity(link, options).await {
+    bound: Duration,
+) -> Result<Option<AuthorityId>, PostgresFault> {
+    match read_identity(link, bound).await {
         Ok(None) => Ok(None),
         Ok(Some((FORMAT, identity))) => Ok(Some(identity)),
-        Ok(Some((found, _))) => Err(PostgresOpenError::OtherFormat {
-            place: options.to_string(),
-            found,
-        }),
-        Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
-            Err(rights(link, options, &error).await)
-        }
-        Err(error) => Err(open_error(options, error)),
+        Ok(Some((found, _))) => Err(PostgresFault::OtherFormat(found)),
+        Err(error) => Err(refused(link, bound, error).await),
     }
 }
 
 async fn read_identity(
     link: &StoreConnection,
-    options: &Options,
+    bound: Duration,
 ) -> Result<Option<(i32, AuthorityId)>, ConnectionError> {
-    let bound = options.timeout();
     let table = format!("{SCHEMA}.store");
     if let Some(strange) = link.strange(bound).await {
         return Err(strange);
     }
     let there = "SELECT to_regclass($1) IS NOT NULL";
     let rows = link.ask(bound, there, &[(&table, Type::TEXT)]).await?;
-    if !get::<bool>(rows.first().ok_or_else(ConnectionError::no_row)?, 0)? {
+    if !get::<bool>(first(&rows)?, 0)? {
         return Ok(None);
     }
     let asked = format!("SELECT format, identity FROM {table}");
     let rows = link.own(bound, Locks::Identity, &asked, &[]).await?;
+    let record = |why: &str| ConnectionError::Record(why.to_owned());
     let row = rows
         .first()
-        .ok_or_else(|| ConnectionError::Record("its table \"store\" is empty".into()))?;
-    let bytes: &[u8] = get(row, 1)?;
-    let bytes = <[u8; 16]>::try_from(bytes)
-        .map_err(|_| ConnectionError::Record("its identity does not have 16 bytes".into()))?;
+        .ok_or_else(|| record("its table \"store\" is empty"))?;
+    let bytes = <[u8; 16]>::try_from(get::<&[u8]>(row, 1)?)
+        .map_err(|_| record("its identity does not have 16 bytes"))?;
     Ok(Some((get(row, 0)?, AuthorityId::from_bytes(bytes))))
 }
 
-async fn make(link: &StoreConnection, options: &Options) -> Result<(), ConnectionError> {
+async fn make(link: &StoreConnection, bound: Duration) -> Result<(), ConnectionError> {
     let scripts = [TABLES, FUNCTIONS]
         .concat()
         .replace("@schema@", SCHEMA)
@@ -186,60 +160,57 @@ async fn make(link: &StoreConnection, options: &Options) -> Result<(), Connectio
          {scripts}"
     );
     // One message is one transaction.
-    let bound: Duration = options.timeout() * 2;
-    link.script(bound, &all).await
+    let made = async { Ok(link.client.batch_execute(&all).await?) };
+    within(bound * 2, made).await?;
+    link.unwarned()
 }
 
-/// The refusal, with SQL for an owner to run.
-async fn rights(
-    link: &StoreConnection,
-    options: &Options,
-    error: &ConnectionError,
-) -> PostgresOpenError {
+/// The fault; if rights are missing, with SQL for an owner to run.
+async fn refused(link: &StoreConnection, bound: Duration, error: ConnectionError) -> PostgresFault {
+    if error.code() != Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
+        return error.into();
+    }
     let asked = "SELECT quote_ident(current_user), to_regnamespace($1) IS NOT NULL";
-    let answer = link
-        .ask(options.timeout(), asked, &[(&SCHEMA, Type::TEXT)])
-        .await;
+    let answer = link.ask(bound, asked, &[(&SCHEMA, Type::TEXT)]).await;
     let known = answer.ok().and_then(|rows| {
         let row = rows.first()?;
         Some((get::<String>(row, 0).ok()?, get::<bool>(row, 1).ok()?))
     });
     let (role, there) = known.unwrap_or_else(|| ("the role of the DSN".into(), false));
-    PostgresOpenError::Rights {
-        place: options.to_string(),
+    PostgresFault::Rights {
         why: error.to_string(),
         sql: if there {
-            format!(
-                "GRANT USAGE, CREATE ON SCHEMA \"{SCHEMA}\" TO {role}; \
-                 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA \"{SCHEMA}\" TO {role};"
-            )
+            granting("USAGE, CREATE", &role)
         } else {
             format!("CREATE SCHEMA \"{SCHEMA}\" AUTHORIZATION {role};")
         },
     }
 }
 
-pub(super) fn open_error(options: &Options, error: ConnectionError) -> PostgresOpenError {
-    let place = options.to_string();
-    let why = error.to_string();
-    match error {
-        ConnectionError::Standby | ConnectionError::TooOld(_) | ConnectionError::Encoding(_) => {
-            PostgresOpenError::Unsuitable { place, why }
-        }
-        ConnectionError::Strange(why) => PostgresOpenError::NotOurs { place, why },
-        ConnectionError::Record(_) => PostgresOpenError::Damaged { place, why },
-        ConnectionError::Broken(_) => PostgresOpenError::Unreachable { place, why },
-        ConnectionError::Refused(refusal) => match refusal.code().code() {
-            "42501" => PostgresOpenError::Rights {
-                place,
-                why,
-                sql: format!(
-                    "GRANT USAGE ON SCHEMA \"{SCHEMA}\" TO the_role; \
-                     GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA \"{SCHEMA}\" TO the_role;"
-                ),
+/// SQL that grants rights on the schema, and all on its tables.
+fn granting(rights: &str, role: &str) -> String {
+    format!(
+        "GRANT {rights} ON SCHEMA \"{SCHEMA}\" TO {role}; \
+         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA \"{SCHEMA}\" TO {role};"
+    )
+}
+
+impl From<ConnectionError> for PostgresFault {
+    fn from(error: ConnectionError) -> Self {
+        let why = error.to_string();
+        match error {
+            ConnectionError::Unsuitable(_) => Self::Unsuitable(why),
+            ConnectionError::Strange(why) => Self::NotOurs(why),
+            ConnectionError::Record(_) => Self::Damaged(why),
+            ConnectionError::Broken(_) => Self::Unreachable(why),
+            ConnectionError::Refused(refusal) => match refusal.code().code() {
+                "42501" => Self::Rights {
+                    why,
+                    sql: granting("USAGE", "the_role"),
+                },
+                "42703" | "42P01" | "42883" | "3F000" => Self::Damaged(why),
+                _ => Self::Unreachable(why),
             },
-            "42703" | "42P01" | "42883" | "3F000" => PostgresOpenError::Damaged { place, why },
-            _ => PostgresOpenError::Unreachable { place, why },
-        },
+        }
     }
 }

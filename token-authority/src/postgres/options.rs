@@ -50,8 +50,8 @@ const KEEPALIVE_IDLE_UNSET: Duration = Duration::from_secs(2 * 60 * 60);
 /// Location of the store, and limit of a call.
 #[derive(Clone)]
 pub struct Options {
-    login: Login,
-    timeout: Duration,
+    pub(super) login: Login,
+    pub(super) timeout: Duration,
 }
 
 /// Reason why a DSN is invalid. Does not quote the DSN, which may hold a password.
@@ -71,14 +71,6 @@ impl Options {
     #[must_use]
     pub fn holds_password(&self) -> bool {
         self.login.config.get_password().is_some()
-    }
-
-    pub(super) fn login(&self) -> &Login {
-        &self.login
-    }
-
-    pub(super) fn timeout(&self) -> Duration {
-        self.timeout
     }
 }
 
@@ -133,29 +125,24 @@ fn parse(dsn: &str) -> Result<Login, String> {
 impl fmt::Display for Options {
     /// Location without password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let user = self.login.config.get_user().unwrap_or_default();
-        write!(f, "postgres://{user}@")?;
-        let ports = self.login.config.get_ports();
-        let port = |index: usize| {
-            let port = ports.get(index).or(ports.first());
-            port.copied().unwrap_or(5432)
-        };
-        let hosts = self.login.config.get_hosts();
-        for (index, host) in hosts.iter().enumerate() {
-            let comma = if index == 0 { "" } else { "," };
-            match host {
-                Host::Tcp(name) => write!(f, "{comma}{name}:{}", port(index))?,
-                Host::Unix(dir) => write!(f, "{comma}{}:{}", dir.display(), port(index))?,
-            }
+        let config = &self.login.config;
+        let user = config.get_user().unwrap_or_default();
+        let database = config.get_dbname().unwrap_or(user);
+        let hosts = config.get_hosts().iter().map(|host| match host {
+            Host::Tcp(name) => name.clone(),
+            Host::Unix(dir) => dir.display().to_string(),
+        });
+        let mut places: Vec<String> = hosts.collect();
+        if places.is_empty() {
+            places.extend(config.get_hostaddrs().iter().map(ToString::to_string));
         }
-        if hosts.is_empty() {
-            for (index, address) in self.login.config.get_hostaddrs().iter().enumerate() {
-                let comma = if index == 0 { "" } else { "," };
-                write!(f, "{comma}{address}:{}", port(index))?;
-            }
+        let ports = config.get_ports();
+        for (index, place) in places.iter_mut().enumerate() {
+            let port = ports.get(index).or(ports.first()).unwrap_or(&5432);
+            *place = format!("{place}:{port}");
         }
-        let database = self.login.config.get_dbname().unwrap_or(user);
-        write!(f, "/{database}, schema {SCHEMA}")
+        let places = places.join(",");
+        write!(f, "postgres://{user}@{places}/{database}, schema {SCHEMA}")
     }
 }
 

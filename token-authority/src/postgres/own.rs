@@ -11,6 +11,7 @@ use tokio_postgres::Row;
 
 use super::connection::{Arguments, ConnectionError, StoreConnection};
 use super::options::{OWN, SCHEMA};
+use super::steps::All;
 use crate::owned::{PREPARED_GUARD, Strange};
 
 /// Locks of a transaction before it checks the ownership.
@@ -64,9 +65,9 @@ impl StoreConnection {
         let turn = timeout(bound, self.turn.lock()).await.map_err(silence)?;
         let begin = locks.begin();
         let arguments = arguments.iter().map(|(value, of)| (*value, of.clone()));
-        let mut begun = pin!(self.client().batch_execute(&begin));
-        let mut asked = pin!(maybe_done(self.client().query_typed_raw(sql, arguments)));
-        let mut ended = pin!(maybe_done(self.client().batch_execute("COMMIT")));
+        let mut begun = pin!(self.client.batch_execute(&begin));
+        let mut asked = pin!(maybe_done(self.client.query_typed_raw(sql, arguments)));
+        let mut ended = pin!(maybe_done(self.client.batch_execute("COMMIT")));
         let sent = poll_fn(|context| {
             // A future sends its message at its first poll.
             let begun = begun.as_mut().poll(context);
@@ -98,6 +99,16 @@ impl StoreConnection {
             .ok_or_else(ConnectionError::no_row)??;
         self.unwarned()?;
         Ok(rows)
+    }
+
+    /// Reads all records of a kind.
+    pub(super) async fn all<T>(
+        &self,
+        bound: Duration,
+        (sql, read): All<T>,
+    ) -> Result<Vec<T>, ConnectionError> {
+        let rows = self.own(bound, Locks::Look, &sql, &[]).await?;
+        rows.iter().map(read).collect()
     }
 
     pub(super) async fn strange(&self, bound: Duration) -> Option<ConnectionError> {

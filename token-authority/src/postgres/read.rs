@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use super::connection::{ConnectionError, Purpose, StoreConnection, get};
-use super::open::{PostgresOpenError, find, open_error};
+use super::connection::{ConnectionError, Purpose, StoreConnection, first, get};
+use super::open::{PostgresFault, PostgresOpenError, find};
 use super::options::Options;
-use super::own::Locks;
-use super::steps::{self, All};
-use super::takeovers::histories;
+use super::steps;
 use crate::takeovers::History;
 use crate::{AuthorityId, Contents};
 
@@ -41,28 +39,30 @@ impl ServerInfo {
 ///
 /// As [`super::Postgres::connect`], but a standby is allowed.
 pub async fn read(options: &Options) -> Result<(ServerInfo, Option<Contents>), PostgresOpenError> {
-    let failed = |error| open_error(options, error);
-    let link = StoreConnection::connect(options, Purpose::Inspect)
-        .await
-        .map_err(failed)?;
-    let bound = options.timeout();
-    let server = server(&link, bound).await.map_err(failed)?;
-    let Some(identity) = find(&link, options).await? else {
-        return Ok((server, None));
+    let read = read_from(options).await;
+    read.map_err(|fault| fault.at(options))
+}
+
+async fn read_from(options: &Options) -> Result<(ServerInfo, Option<Contents>), PostgresFault> {
+    let link = StoreConnection::connect(options, Purpose::Inspect).await?;
+    let bound = options.timeout;
+    let server = server(&link, bound).await?;
+    let contents = match find(&link, bound).await? {
+        Some(identity) => Some(contents(&link, bound, identity).await?),
+        None => None,
     };
-    let contents = contents(&link, bound, identity).await.map_err(failed)?;
-    Ok((server, Some(contents)))
+    Ok((server, contents))
 }
 
 async fn server(link: &StoreConnection, bound: Duration) -> Result<ServerInfo, ConnectionError> {
     let asked = "SELECT current_setting('server_version'), pg_is_in_recovery(), \
                  current_setting('synchronous_standby_names'), current_setting('fsync')";
     let rows = link.ask(bound, asked, &[]).await?;
-    let row = rows.first().ok_or_else(ConnectionError::no_row)?;
+    let row = first(&rows)?;
     let cluster = "SELECT system_identifier FROM pg_control_system()";
     let system_identifier = match link.ask(bound, cluster, &[]).await {
         Ok(rows) => {
-            let signed: i64 = get(rows.first().ok_or_else(ConnectionError::no_row)?, 0)?;
+            let signed: i64 = get(first(&rows)?, 0)?;
             Some(signed.cast_unsigned())
         }
         // EXECUTE on the function can be revoked.
@@ -84,22 +84,13 @@ async fn contents(
     identity: AuthorityId,
 ) -> Result<Contents, ConnectionError> {
     // Sessions first: the mark read after them is never below one of their tokens.
-    let sessions = all(link, bound, steps::all_sessions()).await?;
-    let clusters = all(link, bound, steps::all_clusters()).await?;
+    let sessions = link.all(bound, steps::all_sessions()).await?;
+    let clusters = link.all(bound, steps::all_clusters()).await?;
     Ok(Contents {
         identity,
         cluster: clusters.into_iter().next().flatten(),
-        marks: all(link, bound, steps::all_marks()).await?,
+        marks: link.all(bound, steps::all_marks()).await?,
         sessions,
-        takeovers: History::list(all(link, bound, histories(None)).await?),
+        takeovers: History::list(link.all(bound, steps::histories(None)).await?),
     })
-}
-
-async fn all<T>(
-    link: &StoreConnection,
-    bound: Duration,
-    (sql, read): All<T>,
-) -> Result<Vec<T>, ConnectionError> {
-    let rows = link.own(bound, Locks::Look, &sql, &[]).await?;
-    rows.iter().map(read).collect()
 }

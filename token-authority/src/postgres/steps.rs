@@ -6,25 +6,16 @@ use tokio::sync::oneshot;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
-use super::connection::{Arguments, ConnectionError, get};
+use super::connection::{Arguments, ConnectionError, first, get};
 use super::options::SCHEMA;
-use crate::record::cut_by;
+use crate::record::{cut_by, json};
+use crate::takeovers::History;
 use crate::{
     AuthorityError, Backend, Claim, Cluster, Declaration, DeclareOutcome, Declared, Drained,
-    Enrolled, Incarnation, Mark, Rank, Registered, Repair, Repaired, Scope, Token,
+    Enrolled, Incarnation, Mark, Rank, Registered, Repaired, Scope, TakeoverRecord, Token,
 };
 
 pub(super) type AnswerSender<T> = oneshot::Sender<Result<T, AuthorityError>>;
-
-pub(super) struct Declare {
-    pub(super) declaration: Declaration,
-    pub(super) reply: AnswerSender<Declared>,
-}
-
-pub(super) struct Forget {
-    pub(super) gone: Vec<Backend>,
-    pub(super) reply: AnswerSender<()>,
-}
 
 /// Argument of a step with its type.
 pub(super) type Value = (Box<dyn ToSql + Sync + Send>, Type);
@@ -71,8 +62,8 @@ pub(super) fn backends(gone: impl IntoIterator<Item = Backend>) -> [Value; 2] {
 }
 
 /// Steps that share one commit, as columns for the server's function.
-pub(super) fn together(declares: &[Declare], gone: BTreeSet<Backend>) -> Vec<Value> {
-    let all = || declares.iter().map(|declare| &declare.declaration);
+pub(super) fn together(declarations: &[Declaration], gone: BTreeSet<Backend>) -> Vec<Value> {
+    let all = || declarations.iter();
     // Mark that a take follows, 0 for none and NULL for any; also NULL if not a take.
     let after = |declaration: &Declaration| match declaration.claim {
         Claim::After(mark) => Some(mark.map_or(0, number)),
@@ -110,11 +101,9 @@ pub(super) fn together(declares: &[Declare], gone: BTreeSet<Backend>) -> Vec<Val
 }
 
 /// Marks as columns.
-pub(super) fn mark_columns(marks: &[(Scope, Mark)]) -> Result<[Value; 6], ConnectionError> {
+pub(super) fn mark_columns(marks: &[(Scope, Mark)]) -> [Value; 6] {
     let all = || marks.iter().map(|(_, mark)| mark);
-    let repairs = all().map(|mark| mark.repair.as_deref().map(repair_text).transpose());
-    let repairs: Vec<Option<String>> = repairs.collect::<Result<_, _>>()?;
-    Ok([
+    [
         column(
             Type::TEXT_ARRAY,
             marks.iter().map(|(scope, _)| scope.to_string()),
@@ -129,8 +118,11 @@ pub(super) fn mark_columns(marks: &[(Scope, Mark)]) -> Result<[Value; 6], Connec
             Type::INT8_ARRAY,
             all().map(|mark| i64::from(mark.incarnation.get())),
         ),
-        value(Type::TEXT_ARRAY, repairs),
-    ])
+        column(
+            Type::TEXT_ARRAY,
+            all().map(|mark| mark.repair.as_ref().map(json)),
+        ),
+    ]
 }
 
 /// `SELECT * FROM function($1, ...)`.
@@ -196,12 +188,13 @@ fn lower(row: &Row) -> Result<Vec<Registered>, ConnectionError> {
     let backends = pids.into_iter().zip(starts);
     let ranks = tokens.into_iter().zip(incarnations);
     let columns = backends.zip(ranks).zip(sinces);
-    let sessions = columns.map(|((backend, rank), since)| session(backend, rank, since));
-    sessions.collect()
+    columns
+        .map(|((backend, rank), since)| session(backend, rank, since))
+        .collect()
 }
 
 pub(super) fn repaired(rows: &[Row]) -> Result<Repaired, ConnectionError> {
-    let row = rows.first().ok_or_else(ConnectionError::no_row)?;
+    let row = first(rows)?;
     match get::<&str>(row, 0)? {
         "other" => Ok(Repaired::OtherCluster {
             recorded: cluster(row, 1)?,
@@ -210,15 +203,14 @@ pub(super) fn repaired(rows: &[Row]) -> Result<Repaired, ConnectionError> {
             mark: some_mark(row, 4)?,
         }),
         "done" => {
-            let mut lower = Vec::new();
-            for row in rows {
-                if get::<Option<i32>>(row, 9)?.is_some() {
-                    lower.push(registered(row, 9)?);
-                }
-            }
+            let is_there = get::<Option<i32>>(row, 9)?.is_some();
+            let sessions = rows.iter().filter(|_| is_there);
             Ok(Repaired::Done {
                 mark: mark(row, 4)?,
-                lower,
+                // One row without a session, if none was registered.
+                lower: sessions
+                    .map(|row| registered(row, 9))
+                    .collect::<Result<_, _>>()?,
             })
         }
         other => Err(ConnectionError::Record(format!("an answer {other:?}"))),
@@ -226,22 +218,17 @@ pub(super) fn repaired(rows: &[Row]) -> Result<Repaired, ConnectionError> {
 }
 
 pub(super) fn drained(rows: &[Row]) -> Result<Drained, ConnectionError> {
-    let left: Result<Vec<_>, _> = rows.iter().map(|row| registered(row, 0)).collect();
-    let left = left?;
-    Ok(if left.is_empty() {
-        Drained::Complete
-    } else {
-        Drained::Left(left)
-    })
+    let left = rows.iter().map(|row| registered(row, 0));
+    left.collect::<Result<_, _>>().map(Drained::of)
 }
 
 /// The one value of an answer.
 pub(super) fn is_true(rows: &[Row]) -> Result<bool, ConnectionError> {
-    get(rows.first().ok_or_else(ConnectionError::no_row)?, 0)
+    get(first(rows)?, 0)
 }
 
 pub(super) fn enrolled(rows: &[Row]) -> Result<Enrolled, ConnectionError> {
-    let row = rows.first().ok_or_else(ConnectionError::no_row)?;
+    let row = first(rows)?;
     if get(row, 0)? {
         return Ok(Enrolled::Accepted);
     }
@@ -287,6 +274,23 @@ pub(super) fn all_marks() -> All<(Scope, Mark)> {
     (sql, |row| Ok((scope(row, 0)?, mark(row, 1)?)))
 }
 
+/// The history of a scope, or the latest ones.
+pub(super) fn histories(of: Option<&Scope>) -> All<(Scope, History)> {
+    let which = match of {
+        // Scope names need no quoting.
+        Some(scope) => format!("WHERE t.scope = '{scope}'"),
+        None => format!("ORDER BY t.noted_at DESC LIMIT {}", TakeoverRecord::LISTED),
+    };
+    let sql = format!("SELECT t.scope, t.history FROM {SCHEMA}.takeovers t {which}");
+    (sql, history)
+}
+
+fn history(row: &Row) -> Result<(Scope, History), ConnectionError> {
+    let scope = scope(row, 0)?;
+    let history = History::read(&scope, get::<&str>(row, 1)?.as_bytes());
+    Ok((scope, history))
+}
+
 /// One record.
 pub(super) fn all_clusters() -> All<Option<Cluster>> {
     let sql = format!("SELECT {CLUSTER} FROM {SCHEMA}.store s");
@@ -315,10 +319,6 @@ fn some_mark(row: &Row, at: usize) -> Result<Option<Mark>, ConnectionError> {
         Some(_) => mark(row, at).map(Some),
         None => Ok(None),
     }
-}
-
-pub(super) fn repair_text(repair: &Repair) -> Result<String, ConnectionError> {
-    serde_json::to_string(repair).map_err(|error| ConnectionError::Record(error.to_string()))
 }
 
 pub(super) const CLUSTER: &str = "s.system_identifier, s.timeline, s.postmaster_us";

@@ -12,19 +12,17 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio_postgres::types::Type;
 
-use super::connection::{Arguments, ConnectionError, Purpose, StoreConnection, get};
+use super::connection::{Arguments, ConnectionError, Purpose, StoreConnection, first, get};
 use super::open;
 use super::options::{Options, SCHEMA};
 use super::own::Locks;
 use super::steps::{self, CLUSTER, MARK};
 use super::worker::Backoff;
 use crate::watchers::Watchers;
-use crate::{AuthorityError, AuthorityId, Change, Cluster, Rank, Scope};
+use crate::{Answer, AuthorityError, AuthorityId, Change, Cluster, Rank, Scope};
 
 /// Interval of polls without notifications.
 pub(super) const LOOK: Duration = Duration::from_secs(2);
-const NOTHING: &str = "18446744073709551615";
-const EVERYTHING: &str = "0";
 
 /// Reading side of the store: one connection for polls and all other reads.
 pub(super) struct StoreReader {
@@ -38,7 +36,8 @@ pub(super) struct StoreReader {
 
 #[derive(Debug)]
 pub(super) struct WatchState {
-    horizon: String,
+    /// `None` before the first poll, which reads no marks.
+    horizon: Option<String>,
     cluster: Option<Cluster>,
     /// Marks of the last poll. While an old transaction holds the horizon back, every poll reads them again.
     marks: HashMap<Scope, Rank>,
@@ -55,7 +54,7 @@ impl StoreReader {
         }
     }
 
-    pub(super) async fn link(&self) -> Result<Arc<StoreConnection>, AuthorityError> {
+    pub(super) async fn link(&self) -> Answer<Arc<StoreConnection>> {
         let mut current = self.link.lock().await;
         if let Some(link) = current.as_ref()
             && !link.is_closed()
@@ -89,9 +88,9 @@ impl StoreReader {
         }
     }
 
-    pub(super) async fn begin(&self) -> Result<WatchState, AuthorityError> {
+    pub(super) async fn begin(&self) -> Answer<WatchState> {
         let mut told = WatchState {
-            horizon: NOTHING.to_owned(),
+            horizon: None,
             cluster: None,
             marks: HashMap::new(),
         };
@@ -110,7 +109,7 @@ impl StoreReader {
                     Ok(changes) => {
                         backoff.succeeded();
                         self.watchers.tell(&changes).await;
-                        let _ = tokio::time::timeout(LOOK, link.heard().changed.notified()).await;
+                        let _ = tokio::time::timeout(LOOK, link.heard.changed.notified()).await;
                         continue;
                     }
                     Err(error) => {
@@ -134,20 +133,21 @@ impl StoreReader {
         link: &StoreConnection,
         told: &mut WatchState,
     ) -> Result<Vec<Change>, ConnectionError> {
-        let horizon = self.horizon_after(link, told).await?;
+        // If a restored server's transactions are below the horizon, every mark is read.
         let sql = format!(
             "SELECT pg_snapshot_xmin(pg_current_snapshot())::text, {CLUSTER}, m.scope, {MARK} \
-             FROM {SCHEMA}.store s LEFT JOIN {SCHEMA}.marks m ON m.changed >= $1::text::xid8"
+             FROM {SCHEMA}.store s LEFT JOIN {SCHEMA}.marks m ON m.changed >= CASE \
+                WHEN pg_snapshot_xmax(pg_current_snapshot()) < $1::text::xid8 THEN '0' ELSE $1::text::xid8 END"
         );
-        let bound = self.options.timeout();
-        let arguments: &Arguments<'_> = &[(&horizon, Type::TEXT)];
+        let arguments: &Arguments<'_> = &[(&told.horizon, Type::TEXT)];
+        let bound = self.options.timeout;
         let rows = link.own(bound, Locks::Look, &sql, arguments).await?;
-        let first = rows.first().ok_or_else(ConnectionError::no_row)?;
+        let first = first(&rows)?;
         let cluster = steps::cluster(first, 1)?;
         let (mut changes, mut marks) = (Vec::new(), HashMap::new());
         if let Some(cluster) = cluster
             && told.cluster != Some(cluster)
-            && told.horizon != NOTHING
+            && told.horizon.is_some()
         {
             changes.push(Change::Cluster(cluster));
         }
@@ -162,27 +162,7 @@ impl StoreReader {
         }
         told.cluster = cluster;
         told.marks = marks;
-        told.horizon = get(first, 0)?;
+        told.horizon = Some(get(first, 0)?);
         Ok(changes)
-    }
-
-    /// The last horizon, or everything if a restored server's transactions are below it.
-    async fn horizon_after(
-        &self,
-        link: &StoreConnection,
-        told: &WatchState,
-    ) -> Result<String, ConnectionError> {
-        if told.horizon == NOTHING {
-            return Ok(NOTHING.to_owned());
-        }
-        let sql = "SELECT pg_snapshot_xmax(pg_current_snapshot()) >= $1::text::xid8";
-        let bound = self.options.timeout();
-        let rows = link.ask(bound, sql, &[(&told.horizon, Type::TEXT)]).await?;
-        let went_on: bool = get(rows.first().ok_or_else(ConnectionError::no_row)?, 0)?;
-        Ok(if went_on {
-            told.horizon.clone()
-        } else {
-            EVERYTHING.to_owned()
-        })
     }
 }

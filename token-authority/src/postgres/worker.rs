@@ -13,8 +13,8 @@ use super::connection::{Arguments, ConnectionError, Purpose, StoreConnection, WE
 use super::open::FORMAT;
 use super::options::{Options, SCHEMA};
 use super::own::Locks;
-use super::steps::{self, AnswerSender, Declare, Forget, Value};
-use crate::{AuthorityError, AuthorityId, Backend};
+use super::steps::{self, AnswerSender, Value};
+use crate::{Answer, AuthorityError, AuthorityId, Backend, Declaration, Declared};
 
 /// Maximum steps of a statement: each holds the locks of all until the commit.
 const BATCH: usize = 128;
@@ -25,19 +25,15 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) enum Job {
-    Declare(Declare),
-    Forget(Forget),
-    Alone(Alone),
+    Declare(Declaration, AnswerSender<Declared>),
+    Forget(Vec<Backend>, AnswerSender<()>),
+    /// A step with a commit of its own: a function of the server.
+    Alone(&'static str, Vec<Value>, AnswerSender<Vec<Row>>),
 }
 
-/// A step with a commit of its own.
-pub(super) struct Alone {
-    /// Of the server.
-    pub(super) function: &'static str,
-    pub(super) arguments: Vec<Value>,
-    /// Factor of a call's limit.
-    pub(super) patience: u32,
-    pub(super) reply: AnswerSender<Vec<Row>>,
+/// Factor of a call's limit: recovery may take longer.
+pub(super) fn patience(function: &str) -> u32 {
+    if function == "recover" { 12 } else { 1 }
 }
 
 #[derive(Default)]
@@ -97,85 +93,64 @@ impl Worker {
     /// Serves until every handle is gone and the queue is empty.
     pub(super) async fn run(mut self, mut queue: mpsc::Receiver<Job>) {
         let mut next = None;
-        loop {
-            let job = match next.take() {
-                Some(job) => job,
-                None => match queue.recv().await {
-                    Some(job) => job,
-                    None => return,
-                },
-            };
+        while let Some(job) = match next.take() {
+            Some(job) => Some(job),
+            None => queue.recv().await,
+        } {
             match job {
-                Job::Declare(_) | Job::Forget(_) => {
+                // Without a caller the step can be skipped.
+                Job::Alone(.., reply) if reply.is_closed() => {}
+                Job::Alone(function, arguments, reply) => {
+                    let _ = reply.send(self.step(function, &arguments).await);
+                }
+                job => {
                     let mut batch = Batch::default();
                     next = batch.fill(job, &mut queue);
                     self.together(batch).await;
                 }
-                Job::Alone(step) => self.alone(step).await,
             }
         }
     }
 
     async fn together(&mut self, batch: Batch) {
-        let (declares, forgets) = (batch.declares, batch.forgets);
-        if declares.is_empty() && forgets.is_empty() {
+        let (declarations, forgets) = (batch.declarations, batch.forgets);
+        if batch.declares.is_empty() && forgets.is_empty() {
             return;
         }
-        let columns = steps::together(&declares, batch.gone);
-        let rows = self.step("declare_and_forget", &columns, 1).await;
+        let columns = steps::together(&declarations, batch.gone);
+        let rows = self.step("declare_and_forget", &columns).await;
         let answers = rows.and_then(|rows| {
             let answers: Result<Vec<_>, _> = rows.iter().map(steps::declared).collect();
             answers.map_err(|error| error.into_authority(&self.place))
         });
-        let answers = match answers {
-            Ok(answers) => answers,
-            Err(error) => {
-                let steps = declares.len() + forgets.len();
-                tracing::warn!(%error, steps, "authority: steps failed");
-                for declare in declares {
-                    let _ = declare.reply.send(Err(error.clone()));
-                }
-                for forget in forgets {
-                    let _ = forget.reply.send(Err(error.clone()));
-                }
-                return;
-            }
-        };
-        let mut replies: Vec<_> = declares.into_iter().map(|d| Some(d.reply)).collect();
-        for (place, answer) in answers {
+        let done = answers.as_ref().map(|_| ()).map_err(Clone::clone);
+        if let Err(error) = &done {
+            let steps = declarations.len() + forgets.len();
+            tracing::warn!(%error, steps, "authority: steps failed");
+        }
+        let mut replies: Vec<_> = batch.declares.into_iter().map(Some).collect();
+        for (place, answer) in answers.into_iter().flatten() {
             if let Some(reply) = replies.get_mut(place).and_then(Option::take) {
                 let _ = reply.send(Ok(answer));
             }
         }
         for reply in replies.into_iter().flatten() {
-            let error = ConnectionError::Record("a declaration without an answer".into());
-            let _ = reply.send(Err(error.into_authority(&self.place)));
+            let missing = ConnectionError::Record("a declaration without an answer".into());
+            let missing = missing.into_authority(&self.place);
+            let _ = reply.send(Err(done.clone().err().unwrap_or(missing)));
         }
-        for forget in forgets {
-            let _ = forget.reply.send(Ok(()));
-        }
-    }
-
-    async fn alone(&mut self, step: Alone) {
-        // Without a caller the step can be skipped.
-        if !step.reply.is_closed() {
-            let rows = self.step(step.function, &step.arguments, step.patience);
-            let _ = step.reply.send(rows.await);
+        for reply in forgets {
+            let _ = reply.send(done.clone());
         }
     }
 
-    /// Runs a step: one statement, one transaction. `patience` multiplies a call's limit.
-    async fn step(
-        &mut self,
-        function: &str,
-        own: &[Value],
-        patience: u32,
-    ) -> Result<Vec<Row>, AuthorityError> {
+    /// Runs a step: one statement, one transaction.
+    async fn step(&mut self, function: &str, own: &[Value]) -> Answer<Vec<Row>> {
         if let Some(error) = &self.went_back {
             return Err(error.clone());
         }
         self.connected().await.map_err(|error| self.failed(error))?;
-        let bound = self.options.timeout() * patience;
+        let bound = self.options.timeout * patience(function);
         let mut attempt = 0;
         loop {
             attempt += 1;
@@ -222,16 +197,12 @@ impl Worker {
         }
         self.link = None;
         self.backoff.wait().await;
-        match self.connect().await {
-            Ok(()) => {
-                self.backoff.succeeded();
-                Ok(())
-            }
-            Err(error) => {
-                self.backoff.failed();
-                Err(error)
-            }
+        let connected = self.connect().await;
+        match &connected {
+            Ok(()) => self.backoff.succeeded(),
+            Err(_) => self.backoff.failed(),
         }
+        connected
     }
 
     async fn connect(&mut self) -> Result<(), ConnectionError> {
@@ -246,7 +217,7 @@ impl Worker {
             (&before, Type::INT8),
             (&steps, Type::INT8),
         ];
-        let bound = self.options.timeout();
+        let bound = self.options.timeout;
         let sql = steps::call("hello", &arguments);
         within(bound, link.own(bound, Locks::Step, &sql, &arguments)).await?;
         // From here on the new row must stay. The old one may go.
@@ -274,13 +245,14 @@ impl Worker {
     }
 }
 
-/// Steps of one statement: declarations first, then removals.
+/// Steps of one statement: declarations first, then removals; and who waits for them.
 #[derive(Default)]
 struct Batch {
-    declares: Vec<Declare>,
-    forgets: Vec<Forget>,
+    declarations: Vec<Declaration>,
+    declares: Vec<AnswerSender<Declared>>,
     /// Ordered, so that two proxies that remove the same sessions cannot deadlock.
     gone: BTreeSet<Backend>,
+    forgets: Vec<AnswerSender<()>>,
 }
 
 impl Batch {
@@ -289,16 +261,16 @@ impl Batch {
         let mut next = Some(first);
         while let Some(job) = next.take().or_else(|| queue.try_recv().ok()) {
             match job {
-                Job::Declare(declare) if declare.reply.is_closed() => {}
-                Job::Forget(forget) if forget.reply.is_closed() => {}
+                Job::Declare(_, reply) if reply.is_closed() => {}
+                Job::Forget(_, reply) if reply.is_closed() => {}
                 // An earlier `forget` of the same session must come before this declaration.
-                Job::Declare(declare) if self.gone.contains(&declare.declaration.backend) => {
-                    return Some(Job::Declare(declare));
+                Job::Declare(declaration, reply) if !self.gone.contains(&declaration.backend) => {
+                    self.declarations.push(declaration);
+                    self.declares.push(reply);
                 }
-                Job::Declare(declare) => self.declares.push(declare),
-                Job::Forget(forget) => {
-                    self.gone.extend(&forget.gone);
-                    self.forgets.push(forget);
+                Job::Forget(gone, reply) => {
+                    self.gone.extend(gone);
+                    self.forgets.push(reply);
                 }
                 later => return Some(later),
             }

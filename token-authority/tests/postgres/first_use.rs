@@ -1,6 +1,6 @@
 //! Finding and creating the store, and unsuitable servers.
 
-use pgpalisade_authority::postgres::{Options, PostgresOpenError, read};
+use pgpalisade_authority::postgres::{Options, PostgresFault, PostgresOpenError, read};
 use pgpalisade_authority::{Authority, Postgres};
 use tokio::task::JoinSet;
 
@@ -39,10 +39,7 @@ async fn missing_rights_are_said_with_the_sql_that_gives_them() {
     server.sql("CREATE ROLE second LOGIN");
     can_use(&server, "App-1").await;
     let error = open_error(&options_of(&server, "second", "postgres")).await;
-    assert!(
-        matches!(error, PostgresOpenError::NotOurs { .. }),
-        "{error}"
-    );
+    assert!(matches!(error.fault, PostgresFault::NotOurs(_)), "{error}");
     assert!(error.to_string().contains("(role App-1)"), "{error}");
     // A store that a superuser created serves every role.
     server.sql("DROP SCHEMA pgpalisade_authority CASCADE");
@@ -54,7 +51,7 @@ async fn missing_rights_are_said_with_the_sql_that_gives_them() {
 async fn can_use(server: &Server, role: &str) {
     let options = options_of(server, role, "postgres");
     let error = open_error(&options).await;
-    let PostgresOpenError::Rights { sql, .. } = &error else {
+    let PostgresFault::Rights { sql, .. } = &error.fault else {
         panic!("{error}")
     };
     assert!(error.to_string().contains(sql.as_str()), "{error}");
@@ -79,7 +76,7 @@ async fn other_formats_are_refused() {
         ));
         let error = open_error(&options(&server)).await;
         assert!(
-            matches!(error, PostgresOpenError::OtherFormat { found, .. } if found == other),
+            matches!(error.fault, PostgresFault::OtherFormat(found) if found == other),
             "{error}"
         );
     }
@@ -89,17 +86,11 @@ async fn other_formats_are_refused() {
     );
     server.sql("DELETE FROM pgpalisade_authority.store");
     let error = open_error(&options(&server)).await;
-    assert!(
-        matches!(error, PostgresOpenError::Damaged { .. }),
-        "{error}"
-    );
+    assert!(matches!(error.fault, PostgresFault::Damaged(_)), "{error}");
     server.sql("DROP SCHEMA pgpalisade_authority CASCADE");
     server.sql("CREATE SCHEMA pgpalisade_authority CREATE TABLE store (shelf text)");
     let error = open_error(&options(&server)).await;
-    assert!(
-        matches!(error, PostgresOpenError::Damaged { .. }),
-        "{error}"
-    );
+    assert!(matches!(error.fault, PostgresFault::Damaged(_)), "{error}");
 }
 
 #[tokio::test]
@@ -111,7 +102,7 @@ async fn a_standby_is_refused() {
     server.start_again(&[]);
     let error = open_error(&options(&server)).await;
     assert!(
-        matches!(error, PostgresOpenError::Unsuitable { .. }),
+        matches!(error.fault, PostgresFault::Unsuitable(_)),
         "{error}"
     );
     assert!(error.to_string().contains("standby"), "{error}");
@@ -127,7 +118,7 @@ async fn another_encoding_is_refused() {
     server.sql("CREATE DATABASE plain ENCODING 'SQL_ASCII' TEMPLATE template0");
     let error = open_error(&options_of(&server, "postgres", "plain")).await;
     assert!(
-        matches!(error, PostgresOpenError::Unsuitable { .. }),
+        matches!(error.fault, PostgresFault::Unsuitable(_)),
         "{error}"
     );
     assert!(error.to_string().contains("SQL_ASCII"), "{error}");

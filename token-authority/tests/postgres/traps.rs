@@ -1,6 +1,6 @@
 //! Only the store's own code runs as its role.
 
-use pgpalisade_authority::postgres::{Options, PostgresOpenError, read};
+use pgpalisade_authority::postgres::{Options, PostgresFault, read};
 use pgpalisade_authority::{Authority, AuthorityError, Postgres};
 use pgpalisade_test_servers::wire::Wire;
 
@@ -77,10 +77,7 @@ async fn what_was_made_first_is_not_run() {
             .expect_err("must not open");
         let looked = read(&options).await.expect_err("must not be read");
         for error in [opened, looked] {
-            assert!(
-                matches!(error, PostgresOpenError::NotOurs { .. }),
-                "{error}"
-            );
+            assert!(matches!(error.fault, PostgresFault::NotOurs(_)), "{error}");
             assert!(error.to_string().contains(says), "{error}");
         }
         assert_not_sprung(&server);
