@@ -14,7 +14,7 @@ use super::super::action::{Action, Prerequisite};
 use super::super::tokens::Obtained;
 use super::frames::{bind, bind_one, empty, execute, function_call, message, parse, query, target};
 use super::subject::{
-    Holds, MARK, Subject, check_table, fence_in, identified, malformed, sync, wanted, word,
+    Holds, MARK, Subject, ahead, check_table, fence_in, identified, malformed, sync, wanted, word,
 };
 use crate::fence::{Name, PreparedText, ServerText};
 use crate::wire::backend::TransactionStatus;
@@ -665,3 +665,23 @@ X            bye      bye      bye      bye      bye      bye      bye      bye 
 p            guard    end      end      end      end      end      drop     end      end      wait
 unknown      end      end      end      end      end      end      end      end      end      end
 ";
+
+/// One that is refused only for want of a token is sent without READ WRITE.
+#[test]
+fn a_begin_with_read_write() {
+    for (holds, text, expect) in [
+        (Holds::None, "BEGIN READ WRITE", "Q(BEGIN\\x00) drop"),
+        (Holds::None, "BEGIN READ WRITE; SELECT 1", "!no"),
+        (Holds::None, "/* */ BEGIN READ WRITE", "!no"),
+        (Holds::Current, "BEGIN READ WRITE", "token"),
+        (Holds::Stale, "BEGIN READ WRITE", "!no"),
+    ] {
+        let mut subject = Subject::new(holds);
+        if holds == Holds::Stale {
+            subject.depose();
+            subject.run(&query("SELECT 1"), "SELECT 1", b'I');
+        }
+        let found = ahead(&mut subject, &query(text));
+        assert_eq!(found, expect, "{holds:?} {text}");
+    }
+}
