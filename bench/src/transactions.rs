@@ -75,7 +75,6 @@ pub(crate) fn pooling(plan: &BenchPlan) -> Vec<Record> {
         };
         of.records(plan, &ways)
     };
-    // pgbouncer resets nothing.
     let mut records = measure("auto", &[("simple", "simple"), ("extended", "extended")]);
     records.extend(measure("always", &[("simple, reset always", "simple")]));
     records.extend(idle_sharers(plan, &postgres));

@@ -121,7 +121,11 @@ impl Way {
             .flag("--backends-leaders", "0")
             .flag("--backends-reset", reset)
             .flag("--connections-max", &clients_max.to_string());
-        let pooler = Pooler::of_transactions(postgres, clients_max, backends);
+        let settings = match reset {
+            "always" => "server_reset_query_always = 1",
+            _ => "",
+        };
+        let pooler = Pooler::of_transactions(postgres, clients_max, backends, settings);
         let pgbouncer = Self {
             target: ComparedTarget::Pgbouncer,
             endpoint: tcp(pooler.port()),

@@ -49,8 +49,13 @@ impl Pooler {
     }
 
     /// The same, but all clients share this number of server connections, each for a transaction.
-    pub fn of_transactions(postgres: &Postgres, clients_max: u32, connections: u32) -> Self {
-        let mode = format!("transaction\ndefault_pool_size = {connections}");
+    pub fn of_transactions(
+        postgres: &Postgres,
+        clients_max: u32,
+        connections: u32,
+        settings: &str,
+    ) -> Self {
+        let mode = format!("transaction\ndefault_pool_size = {connections}\n{settings}");
         Self::in_mode(&mode, postgres, clients_max)
     }
 
