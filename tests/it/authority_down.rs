@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use pgpalisade_test_servers::etcd::Etcd;
 use pgpalisade_test_servers::machine::{Signal, signal, wait_for, wait_until};
 use pgpalisade_test_servers::postgres::Postgres;
-use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::stage::leader;
 use pgpalisade_test_servers::wire::{TRUSTED, Wire, pretty};
 
@@ -29,9 +29,11 @@ impl Scene {
     fn with(store: String) -> Self {
         let postgres = Postgres::start();
         postgres.sql("CREATE TABLE jobs (id serial)");
-        let mut options = Options::new(&postgres).flag("--takeover-timeout", "2s");
-        options.store = Store::Url(store);
-        let proxy = Proxy::start_with(options);
+        let proxy = Proxy::start_with(
+            Options::new(&postgres)
+                .flag("--takeover-timeout", "2s")
+                .store(store),
+        );
         let session = TRUSTED;
         Self {
             bound: leader(&proxy.endpoint(), "34"),

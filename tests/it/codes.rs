@@ -20,8 +20,7 @@ fn check(answer: &[Message], severity: &str, sqlstate: &str, message: &str) {
 
 fn connect(proxy: &Proxy, parameters: &[(&str, &str)]) -> Vec<Message> {
     let mut wire = Wire::connect(&proxy.endpoint());
-    let who = TRUSTED;
-    wire.startup(PROTOCOL_3_0, &[&who[..], parameters].concat());
+    wire.startup(PROTOCOL_3_0, &[&TRUSTED[..], parameters].concat());
     wire.until_closed()
 }
 

@@ -8,7 +8,7 @@ use pgpalisade_test_servers::etcd::Etcd;
 use pgpalisade_test_servers::machine::{assert_says, wait_until};
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::postgres::Postgres;
-use pgpalisade_test_servers::proxy::{Options, Proxy, Store, subcommand};
+use pgpalisade_test_servers::proxy::{Options, Proxy, subcommand};
 use pgpalisade_test_servers::stage::{Stage, leader};
 use pgpalisade_test_servers::wire::{PROTOCOL_3_0, TRUSTED, Wire, pretty, trusted};
 
@@ -43,8 +43,9 @@ impl Scene {
 
     fn proxy(postgres: &Postgres, etcd: &Etcd, policy: &PolicyFile) -> Proxy {
         let path = policy.path().display().to_string();
-        let mut options = Options::new(postgres).flag("--policy", &path);
-        options.store = Store::Url(etcd.authority());
+        let options = Options::new(postgres)
+            .flag("--policy", &path)
+            .store(etcd.authority());
         Proxy::start_with(options)
     }
 

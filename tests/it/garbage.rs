@@ -108,8 +108,7 @@ fn nothing_but_sound_packets_reaches_the_server() {
         while socket.read_byte().is_some() {}
     }
     assert!(server.accept().is_err(), "something has reached the server");
-    let mut whole = Wire::connect(&proxy.endpoint());
-    whole.startup(PROTOCOL_3_0, &TRUSTED);
+    let _whole = Wire::open(&proxy.endpoint(), &[]);
     let (_connection, first) = first_bytes(&server);
     assert_eq!(first[4..], PROTOCOL_3_0.to_be_bytes());
 }
@@ -132,8 +131,7 @@ fn cancel_requests_are_bounded() {
         connections.push(connection);
     }
     // Places for sessions are separate, so the next connection belongs to this session.
-    let mut session = Wire::connect(&proxy.endpoint());
-    session.startup(PROTOCOL_3_0, &TRUSTED);
+    let _session = Wire::open(&proxy.endpoint(), &[]);
     let (_connection, first) = first_bytes(&server);
     assert_eq!(first[4..], PROTOCOL_3_0.to_be_bytes());
     // A finished request makes room for the next, even if its client is still connected.
@@ -163,8 +161,7 @@ fn nothing_goes_on_for_a_client_that_has_left() {
             options = options.flag("--auth", auth).flag("--auth-file", &users);
         }
         let proxy = Proxy::start_with(options);
-        let mut wire = Wire::connect(&proxy.endpoint());
-        wire.startup(PROTOCOL_3_0, &TRUSTED);
+        let mut wire = Wire::open(&proxy.endpoint(), &[]);
         // More than the proxy reads ahead during a login.
         wire.send(&Batch::new().query(&"x".repeat(80 * 1024)));
         let (mut connection, _) = first_bytes(&server);

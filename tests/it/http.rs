@@ -13,7 +13,7 @@ use pgpalisade_test_servers::machine::{
     Signal, assert_says, assert_within, signal, wait_for, wait_until,
 };
 use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
-use pgpalisade_test_servers::proxy::{Proxy, Store, subcommand};
+use pgpalisade_test_servers::proxy::{Proxy, subcommand};
 use pgpalisade_test_servers::stage::Stage;
 
 /// Far above the duration of an undelayed scrape or probe.
@@ -161,9 +161,7 @@ fn without_the_authority_it_is_not_ready() {
     let etcd = Etcd::start(1);
     let postgres = Postgres::start();
     let http = Http::free();
-    let mut options = http.options(&postgres);
-    options.store = Store::Url(etcd.authority());
-    let _proxy = Proxy::start_with(options);
+    let _proxy = Proxy::start_with(http.options(&postgres).store(etcd.authority()));
     wait_until_ready(http);
     etcd.pause(0);
     wait_until_not_ready(http, "authority");

@@ -12,7 +12,7 @@ use pgpalisade_test_servers::machine::{
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Proxy, Store};
 use pgpalisade_test_servers::wire::{
-    Batch, Endpoint, Message, PROTOCOL_3_0, TRUSTED, Wire, assert_error, errors, pretty, trusted,
+    Batch, Endpoint, Message, TRUSTED, Wire, assert_error, errors, pretty,
 };
 use serde_json::Value;
 
@@ -44,10 +44,10 @@ impl Replica {
     fn start_with(postgres: &Postgres, store: &Store, keys: &str, flags: &[(&str, &str)]) -> Self {
         let (http, port) = (Http::free(), free_port());
         let table = format!("{{ listen = \"127.0.0.1:{port}\", {keys} }}");
-        let mut options = http.options(postgres).flag("--listener", &table);
-        for (flag, value) in flags {
-            options = options.flag(flag, value);
-        }
+        let mut options = http
+            .options(postgres)
+            .flag("--listener", &table)
+            .flags(flags);
         options.store = store.clone();
         Self {
             proxy: Proxy::start_with(options),
@@ -175,8 +175,7 @@ fn sessions_of_a_listener_can_have_server_connections_of_their_own() {
 
 #[track_caller]
 fn assert_refused_login(replica: &Replica, more: &[(&str, &str)], sqlstate: &str) -> Vec<Message> {
-    let mut wire = Wire::connect(&replica.listener);
-    wire.startup(PROTOCOL_3_0, &trusted(more));
+    let mut wire = Wire::open(&replica.listener, more);
     let answer = wire.until_closed();
     assert_eq!(errors(&answer), [sqlstate], "{}", pretty(&answer));
     answer

@@ -6,7 +6,7 @@ use pgpalisade_test_servers::etcd::Etcd;
 use pgpalisade_test_servers::machine::{repository, wait_for};
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::postgres::Postgres;
-use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::stage::{Stage, leader};
 use serde_json::{Value, json};
 
@@ -65,8 +65,7 @@ fn one_line_says_what_runs() {
 #[test]
 fn each_mark_that_is_raised() {
     let (etcd, postgres) = (Etcd::start(1), Postgres::start());
-    let mut options = Options::new(&postgres);
-    options.store = Store::Url(etcd.authority());
+    let options = Options::new(&postgres).store(etcd.authority());
     let one = Proxy::start_with(options.clone());
     let other = Proxy::start_with(options);
     for (proxy, witness, token, seen_there) in [

@@ -64,10 +64,7 @@ impl Stage {
         let mut options = Options::new(&self.postgres);
         options.upstream = upstream(&self.postgres, "127.0.0.1", &format!("sslmode={server}"));
         let pair = self.authority.issue_local("proxy");
-        let options = with_tls(options, "allow", &pair);
-        flags
-            .iter()
-            .fold(options, |options, (flag, value)| options.flag(flag, value))
+        with_tls(options, "allow", &pair).flags(flags)
     }
 
     /// Starts a proxy with SCRAM and a users file.

@@ -26,8 +26,7 @@ fn stage() -> (Http, Stage) {
     let postgres = Postgres::start();
     postgres.sql(SETUP);
     let http = Http::free();
-    let options = http.options(&postgres).flag("--takeover-timeout", "1s");
-    let proxy = Proxy::start_with(options);
+    let proxy = Proxy::start_with(http.options(&postgres).flag("--takeover-timeout", "1s"));
     (http, Stage { proxy, postgres })
 }
 
@@ -246,8 +245,7 @@ fn only_scopes_that_there_are_have_series() {
     postgres.sql(SETUP);
     let http = Http::free();
     let path = policy.path().display().to_string();
-    let options = http.options(&postgres).flag("--policy", &path);
-    let proxy = Proxy::start_with(options);
+    let proxy = Proxy::start_with(http.options(&postgres).flag("--policy", &path));
     let stage = Stage { proxy, postgres };
     let refused = |scope: &str| {
         format!(

@@ -26,10 +26,8 @@ fn the_soft_limit_is_raised() {
     let mut options = Options::new(&postgres);
     options.binary = Some(limited);
     let proxy = Proxy::start_with(options);
-
-    let user = TRUSTED;
     let mut sessions: Vec<Wire> = (0..SESSIONS)
-        .map(|_| Wire::login(&proxy.endpoint(), &user))
+        .map(|_| Wire::login(&proxy.endpoint(), &TRUSTED))
         .collect();
     for session in &mut sessions {
         session.ok("SELECT 1");

@@ -202,12 +202,10 @@ fn answers_are_as_described() {
     postgres.sql("CREATE TABLE jobs (id int)");
     let http = Http::free();
     let policy = PolicyFile::new(OBSERVED);
-    let options = options(http, &postgres)
-        .flag("--policy", policy.path().to_str().unwrap())
-        .flag(
-            "--listener",
-            "{ listen = \"127.0.0.1:0\", token = \"elected=lease\" }",
-        );
+    let options = options(http, &postgres).policy(&policy).flag(
+        "--listener",
+        "{ listen = \"127.0.0.1:0\", token = \"elected=lease\" }",
+    );
     let proxy = Proxy::start_with(options);
     let mut stage = Stage { proxy, postgres };
     let _sessions = act(&stage);

@@ -26,9 +26,7 @@ fn two_that_take_turns_in_a_scope_are_shown() {
     let postgres = Postgres::start();
     postgres.sql(SETUP);
     let (http, policy) = (Http::free(), PolicyFile::new(OBSERVED));
-    let options = http
-        .options(&postgres)
-        .flag("--policy", policy.path().to_str().unwrap());
+    let options = http.options(&postgres).policy(&policy);
     let proxy = Proxy::start_with(options);
     let [mut one, mut other, mut reader] =
         ["cron A", "cron B", "report"].map(|name| application(&proxy, name));

@@ -11,7 +11,7 @@ use pgpalisade_test_servers::etcd::Etcd;
 use pgpalisade_test_servers::machine::{self, PATIENCE};
 use pgpalisade_test_servers::pooler::Pooler;
 use pgpalisade_test_servers::postgres::Postgres;
-use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::wire::{Endpoint, PROTOCOL_3_0, TRUSTED, Wire, errors};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
@@ -173,8 +173,7 @@ fn elections(way: Way) -> Vec<String> {
     let etcd = Etcd::start(1);
     let proxies: Vec<Proxy> = (0..REPLICAS)
         .map(|_| {
-            let mut options = Options::new(&postgres);
-            options.store = Store::Url(etcd.authority());
+            let mut options = Options::new(&postgres).store(etcd.authority());
             if way == Way::Pooled {
                 options = options.flag("--pool", "transaction");
                 options = options.flag("--backends-max", &SESSIONS.to_string());

@@ -12,8 +12,7 @@ const WRITE: &str = "INSERT INTO taken VALUES (1)";
 
 /// Runs `place` on PostgreSQL and through the proxy. `refusals` is the expected number of refused writes.
 #[track_caller]
-fn check(refusals: usize, place: impl Fn(&mut Wire, &mut Vec<Message>)) {
-    let stage = Stage::with(SETUP);
+fn check(stage: &Stage, refusals: usize, place: impl Fn(&mut Wire, &mut Vec<Message>)) {
     let transcript = |endpoint| {
         let mut wire = Wire::login(&endpoint, &TRUSTED);
         let mut log = Vec::new();
@@ -58,193 +57,130 @@ fn write() -> Batch {
     Batch::new().statement(WRITE)
 }
 
-#[test]
-fn idle_simple() {
-    check(2, |wire, log| {
-        log.extend(wire.query(WRITE));
-        log.extend(wire.query("SELECT 1"));
-        log.extend(wire.query(WRITE));
-    });
-}
-
-#[test]
-fn idle_extended() {
-    check(3, |wire, log| {
-        log.extend(wire.run(&write().sync()));
-        log.extend(
-            wire.run(
-                &Batch::new()
-                    .parse("", WRITE)
-                    .bind("", "", &[])
-                    .execute("", 0)
-                    .sync(),
-            ),
-        );
-        // The reply to a Flush, before any Sync.
-        wire.send(&write().flush());
-        log.extend(wire.until(b'E'));
-        log.extend(wire.run(&Batch::new().sync()));
-    });
-}
-
-#[test]
-fn in_a_transaction_simple() {
-    check(2, |wire, log| {
-        log.extend(wire.query("BEGIN"));
-        log.extend(wire.query("SELECT 1"));
-        log.extend(wire.query(WRITE));
-        log.extend(wire.query("SELECT 'in a failed transaction'"));
-        log.extend(wire.query("COMMIT"));
-        log.extend(wire.query("BEGIN"));
-        log.extend(wire.query(WRITE));
-        log.extend(wire.query("COMMIT AND CHAIN"));
-    });
-}
-
-#[test]
-fn in_a_transaction_extended() {
-    check(2, |wire, log| {
-        log.extend(wire.extended("BEGIN"));
-        log.extend(wire.run(&write().sync()));
-        log.extend(wire.extended("SELECT 'in a failed transaction'"));
-        log.extend(wire.extended("COMMIT"));
-        log.extend(wire.query("BEGIN"));
-        wire.send(&write().flush());
-        log.extend(wire.until(b'E'));
-        log.extend(wire.run(&Batch::new().statement("SELECT 'skipped'").sync()));
-    });
-}
-
-#[test]
-fn back_to_a_savepoint() {
-    check(2, |wire, log| {
-        for statement in [
-            "BEGIN",
-            "SAVEPOINT s",
-            WRITE,
-            "ROLLBACK TO s",
-            "SELECT 1",
-            WRITE,
-            "ROLLBACK TO s",
-            "COMMIT",
-        ] {
-            log.extend(wire.query(statement));
-        }
-    });
-}
-
-/// In a failed transaction PostgreSQL has its own reply to every statement (25P02).
-#[test]
-fn in_a_failed_transaction() {
-    for refused in [write().sync(), Batch::new().query(WRITE)] {
-        check(0, |wire, log| {
-            log.extend(wire.query("BEGIN"));
-            log.extend(wire.query("SELECT 1/0"));
-            log.extend(wire.run(&refused));
-            log.extend(wire.query("SELECT 1"));
-            log.extend(wire.query("COMMIT"));
+/// Checks places in words, divided by empty lines, each below its number of refusals. Nothing is written, so they
+/// share a server.
+#[track_caller]
+fn check_said(places: &str) {
+    let stage = Stage::with(SETUP);
+    for place in places.trim().split("\n\n") {
+        println!("{place}");
+        let mut lines = place.lines();
+        let refusals = lines.next().unwrap().parse().unwrap();
+        check(&stage, refusals, |wire, log| {
+            for line in lines.clone() {
+                log.extend(wire.say(&line.replace("WRITE", WRITE)));
+            }
         });
     }
 }
 
+/// Idle, in a transaction, after a savepoint, and in a failed transaction, where PostgreSQL has its own reply to every
+/// statement (25P02).
 #[test]
-fn in_a_pipeline() {
-    let read = || Batch::new().statement("SELECT 1");
-    check(1, |wire, log| {
-        log.extend(wire.run(&read().then(&write()).then(&read()).sync()))
-    });
-    check(1, |wire, log| {
-        let begun = Batch::new().statement("BEGIN").then(&read());
-        log.extend(wire.run(&begun.then(&write()).then(&read()).sync()));
-        log.extend(wire.query("SELECT 1"));
-    });
-    check(2, |wire, log| {
-        wire.send(
-            &write()
-                .then(&read())
-                .sync()
-                .then(&read())
-                .then(&write())
-                .sync()
-                .then(&read())
-                .sync()
-                .query("SELECT 2"),
-        );
-        for _ in 0..4 {
-            log.extend(wire.until_ready());
-        }
-    });
-    check(1, |wire, log| {
-        log.extend(wire.query("BEGIN"));
-        wire.send(
-            &read()
-                .flush()
-                .then(&write())
-                .flush()
-                .then(&read())
-                .flush()
-                .sync()
-                .query("ROLLBACK"),
-        );
-        log.extend(wire.until_ready());
-        log.extend(wire.until_ready());
-    });
+fn in_each_state() {
+    check_said(
+        "
+2
+WRITE
+SELECT 1
+WRITE
+
+3
+> WRITE + sync
+parse . WRITE + bind . . + execute . + sync
+E: > WRITE + flush
+sync
+
+2
+BEGIN
+SELECT 1
+WRITE
+SELECT 'in a failed transaction'
+COMMIT
+BEGIN
+WRITE
+COMMIT AND CHAIN
+
+2
+> BEGIN + sync
+> WRITE + sync
+> SELECT 'in a failed transaction' + sync
+> COMMIT + sync
+BEGIN
+E: > WRITE + flush
+> SELECT 'skipped' + sync
+
+2
+BEGIN
+SAVEPOINT s
+WRITE
+ROLLBACK TO s
+SELECT 1
+WRITE
+ROLLBACK TO s
+COMMIT
+
+0
+BEGIN
+SELECT 1/0
+> WRITE + sync
+SELECT 1
+COMMIT
+
+0
+BEGIN
+SELECT 1/0
+WRITE
+SELECT 1
+COMMIT
+",
+    );
 }
 
-/// Further simple queries in the same write, while the reply to the first is in flight.
+/// In a pipeline, and further simple queries in the same write, while the reply to the first is in flight.
 #[test]
-fn behind_an_unfinished_query() {
-    check(1, |wire, log| {
-        wire.send(
-            &Batch::new()
-                .query("SELECT pg_sleep(0.1)")
-                .query(WRITE)
-                .query("SELECT 2"),
-        );
-        for _ in 0..3 {
-            log.extend(wire.until_ready());
-        }
-    });
-    check(2, |wire, log| {
-        wire.send(
-            &Batch::new()
-                .query("BEGIN")
-                .query(WRITE)
-                .query("SELECT 2")
-                .query("ROLLBACK")
-                .query(WRITE),
-        );
-        for _ in 0..5 {
-            log.extend(wire.until_ready());
-        }
-    });
+fn in_a_pipeline() {
+    check_said(
+        "
+1
+> SELECT 1 + > WRITE + > SELECT 1 + sync
+
+1
+> BEGIN + > SELECT 1 + > WRITE + > SELECT 1 + sync
+SELECT 1
+
+2
+> WRITE + > SELECT 1 + sync + > SELECT 1 + > WRITE + sync + > SELECT 1 + sync + SELECT 2
+
+1
+BEGIN
+> SELECT 1 + flush + > WRITE + flush + > SELECT 1 + flush + sync + ROLLBACK
+
+1
+SELECT pg_sleep(0.1) + WRITE + SELECT 2
+
+2
+BEGIN + WRITE + SELECT 2 + ROLLBACK + WRITE
+",
+    );
 }
 
 #[test]
 fn prepared_statements() {
-    check(3, |wire, log| {
-        log.extend(
-            wire.run(
-                &Batch::new()
-                    .parse("w", WRITE)
-                    .describe_statement("w")
-                    .sync(),
-            ),
-        );
-        let run = Batch::new()
-            .bind("", "w", &[])
-            .describe_portal("")
-            .execute("", 0)
-            .sync();
-        log.extend(wire.run(&run));
-        log.extend(wire.run(&run));
-        log.extend(wire.query("EXECUTE w"));
-    });
-    check(2, |wire, log| {
-        log.extend(wire.query(&format!("PREPARE w AS {WRITE}")));
-        log.extend(wire.query("EXECUTE w"));
-        log.extend(wire.run(&Batch::new().bind("", "w", &[]).execute("", 0).sync()));
-    });
+    check_said(
+        "
+3
+parse w WRITE + describe w + sync
+show w + sync
+show w + sync
+EXECUTE w
+
+2
+PREPARE w AS WRITE
+EXECUTE w
+run w + sync
+",
+    );
 }
 
 /// The data after a refused COPY is discarded, as after any COPY that fails.
@@ -254,28 +190,15 @@ fn copy_with_its_data_behind_it() {
         let stage = Stage::with(SETUP);
         let transcript = |endpoint, table: &str| {
             let mut wire = Wire::login(&endpoint, &TRUSTED);
-            let mut log = wire.query(in_transaction);
             let copy = format!("COPY {table} FROM STDIN");
-            log.extend(
-                wire.run(
-                    &Batch::new()
-                        .query(&copy)
-                        .copy_data(b"7\n")
-                        .copy_data(b"8\n")
-                        .copy_done(),
-                ),
-            );
-            log.extend(wire.query("ROLLBACK"));
-            log.extend(
-                wire.run(
-                    &Batch::new()
-                        .statement(&copy)
-                        .copy_data(b"7\n")
-                        .copy_done()
-                        .sync(),
-                ),
-            );
-            log.extend(wire.query("SELECT 1"));
+            let steps = [
+                in_transaction,
+                &format!("{copy} + data 7\\n + data 8\\n + done"),
+                "ROLLBACK",
+                &format!("> {copy} + data 7\\n + done + sync"),
+                "SELECT 1",
+            ];
+            let log: Vec<Message> = steps.iter().flat_map(|step| wire.say(step)).collect();
             log
         };
         let direct = transcript(stage.postgres.tcp(), "no_such_table");
@@ -373,8 +296,8 @@ fn a_refused_statement_stays_prepared() {
 /// A series sent in pieces gets the same replies as in one write.
 #[test]
 fn in_pieces() {
-    let series = write().sync();
-    check(series.bytes().len().div_ceil(7), |wire, log| {
+    let (stage, series) = (Stage::with(SETUP), write().sync());
+    check(&stage, series.bytes().len().div_ceil(7), |wire, log| {
         for at in (1..=series.bytes().len()).step_by(7) {
             let (front, rest) = series.bytes().split_at(at);
             wire.send_bytes(front);

@@ -8,8 +8,10 @@ use pgpalisade_test_servers::wire::{TRUSTED, Wire};
 use serde_json::Value;
 
 fn session(stage: &Stage, parameters: &[(&str, &str)]) -> Wire {
-    let who = TRUSTED;
-    Wire::login(&stage.proxy.endpoint(), &[&who[..], parameters].concat())
+    Wire::login(
+        &stage.proxy.endpoint(),
+        &[&TRUSTED[..], parameters].concat(),
+    )
 }
 
 fn report(stage: &Stage, flags: &[&str]) -> Output {

@@ -71,7 +71,7 @@ fn systemd_is_told_of_start_reload_and_end() {
     let postgres = Postgres::start();
     let policy = PolicyFile::new("");
     let options = Options::new(&postgres)
-        .flag("--policy", &policy.path().display().to_string())
+        .policy(&policy)
         .variable("NOTIFY_SOCKET", &manager.path());
     let mut proxy = Proxy::start_with(options);
     assert_eq!(manager.told().trim(), "READY=1");

@@ -11,7 +11,7 @@ use pgpalisade_test_servers::stage::{Stage, leader};
 use pgpalisade_test_servers::wire::{Wire, pretty, trusted};
 
 const SESSIONS: usize = 100;
-const ROUNDS: usize = 15;
+const ROUNDS: usize = 11;
 /// Goal on two idle cores.
 const GOAL: Duration = Duration::from_millis(150);
 /// The takeover may take this many times as long as PostgreSQL alone, by the medians of one run.

@@ -211,8 +211,7 @@ fn logical_replication() {
     for mode in MODES {
         let publisher = Postgres::start_with(Auth::Trust, &["wal_level=logical"]);
         let options = Options::new(&publisher).flag("--pool", mode);
-        let options = options.flag("--policy", &policy.path().display().to_string());
-        let proxy = Proxy::start_with(options);
+        let proxy = Proxy::start_with(options.policy(&policy));
         let (stage, subscriber) = (
             Stage {
                 proxy,

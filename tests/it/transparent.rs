@@ -61,6 +61,16 @@ impl Talk<'_> {
     fn query(&mut self, sql: &str) {
         self.run(&Batch::new().query(sql));
     }
+
+    /// Says lines of messages in words.
+    #[track_caller]
+    fn say(&mut self, lines: &str) {
+        for line in lines.lines().filter(|line| !line.is_empty()) {
+            println!("{line}");
+            let messages = self.wire.say(line);
+            self.log.extend(messages);
+        }
+    }
 }
 
 /// Runs a scenario on PostgreSQL and through the proxy with the token given in two ways, and compares.
@@ -72,10 +82,32 @@ fn check(scenario: impl Fn(&mut Talk<'_>)) {
 /// In a version of the protocol.
 #[track_caller]
 fn check_in(version: u32, scenario: impl Fn(&mut Talk<'_>)) {
+    check_both_ways(&Stage::with(SETUP), version, scenario);
+}
+
+/// As [`check`], for several scenarios on one server.
+#[track_caller]
+fn check_all(scenarios: &[fn(&mut Talk<'_>)]) {
     let stage = Stage::with(SETUP);
-    check_on(&stage, version, ("fencing.token", "1"), &scenario);
+    for scenario in scenarios {
+        check_both_ways(&stage, PROTOCOL_3_0, scenario);
+    }
+}
+
+/// The same for scenarios in words, divided by empty lines.
+#[track_caller]
+fn check_said(scenarios: &str) {
+    let stage = Stage::with(SETUP);
+    for lines in scenarios.split("\n\n") {
+        check_both_ways(&stage, PROTOCOL_3_0, |talk| talk.say(lines));
+    }
+}
+
+#[track_caller]
+fn check_both_ways(stage: &Stage, version: u32, scenario: impl Fn(&mut Talk<'_>)) {
+    check_on(stage, version, ("fencing.token", "1"), &scenario);
     let by_options = ("options", "-c fencing.token=1");
-    check_on(&stage, version, by_options, &scenario);
+    check_on(stage, version, by_options, &scenario);
 }
 
 /// As [`check`], once. For scenarios that move much data.

@@ -102,7 +102,7 @@ fn its_clients_are_in_no_network_and_need_no_tls() {
         .flag("--tls-key", &pair.key.display().to_string())
         .flag("--tls-client-ca", &ca)
         .flag("--tls-client-certificates", "required")
-        .flag("--policy", &policy.path().display().to_string());
+        .policy(&policy);
     let proxy = Proxy::start_with(options);
     let mut wire = Wire::connect(&scene.endpoint());
     wire.send_bytes(&SSL_REQUEST);

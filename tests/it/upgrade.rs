@@ -14,7 +14,7 @@ use pgpalisade_test_servers::machine::{
     Signal, free_port, signal, wait_at_most, wait_for, wait_until,
 };
 use pgpalisade_test_servers::postgres::{Auth, Postgres, scratch_dir};
-use pgpalisade_test_servers::proxy::{Options, Proxy, Store, subcommand};
+use pgpalisade_test_servers::proxy::{Options, Proxy, subcommand};
 use pgpalisade_test_servers::stage::leader;
 use pgpalisade_test_servers::wire::{Batch, Endpoint, PROTOCOL_3_0, Wire, cancel_request, pretty};
 
@@ -144,8 +144,7 @@ fn open_transactions(endpoint: &Endpoint, count: usize) -> Vec<Wire> {
 }
 
 fn shared(postgres: &Postgres, etcd: &Etcd) -> Options {
-    let mut options = Options::new(postgres);
-    options.store = Store::Url(etcd.authority());
+    let options = Options::new(postgres).store(etcd.authority());
     options
 }
 
@@ -213,8 +212,7 @@ fn http_is_answered_by_the_new_process() {
     postgres.sql(SETUP);
     let etcd = Etcd::start(1);
     let http = Http::free();
-    let mut options = http.options(&postgres);
-    options.store = Store::Url(etcd.authority());
+    let options = http.options(&postgres).store(etcd.authority());
     let mut line = Line::start(options);
     // `None`: the old process has accepted the connection, and closed it.
     let started = || -> Option<f64> {

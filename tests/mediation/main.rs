@@ -4,6 +4,13 @@
 //! session's own random tests with a model of PostgreSQL. By kind: [`names`], [`encodings`], [`portals`],
 //! [`read_only`], [`tokens`], [`malformed`].
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test that cannot go on fails"
+)]
+
 mod encodings;
 mod malformed;
 mod names;

@@ -1,9 +1,9 @@
 //! Names that PostgreSQL interprets differently: truncated to 63 bytes (C1), redefined (C5), or not compared by their
 //! bytes (N4).
 
-use pgpalisade_judges::mediation::conversation::{Name, Session};
+use pgpalisade_judges::mediation::conversation::{Name, Session, Target};
 
-use super::script::{Script, Worth, check, grouped, pairs, payloads};
+use super::script::{Script, Worth, check, conversations, grouped, pairs, payloads};
 
 /// Pairs of names that PostgreSQL considers equal.
 fn cut_names() -> Vec<(String, String)> {
@@ -26,7 +26,7 @@ fn prepared(begun: Script, [one, other]: &[Name; 2], payload: &str) -> Script {
     begun
         .parse(one.clone(), "SELECT 1")
         .sync()
-        .close_statement(other.clone())
+        .close(Target::Statement, other.clone())
         .parse(other.clone(), payload)
 }
 
@@ -37,194 +37,114 @@ fn as_portals(begun: Script, [one, other]: &[Name; 2], payload: &str) -> Script 
         .parse("r", "SELECT 1")
         .parse("w", payload)
         .bind(one.clone(), "r")
-        .close_portal(other.clone())
+        .close(Target::Portal, other.clone())
         .bind(other.clone(), "w")
         .execute(one.clone())
         .sync()
         .query("COMMIT")
 }
 
-/// C1: a statement prepared under one of two names that are equal in 63 bytes, and executed under the other.
+/// C1: a statement or portal made under one of two names that are equal in 63 bytes, and executed under the other.
 #[test]
-fn c1_statements_whose_names_are_cut() {
+fn c1_names_that_are_cut() {
     let (mut asked, mut rest) = (Vec::new(), Vec::new());
     for session in [Session::Bare, Session::Neighbour] {
         for ((one, other), payload) in pairs(&cut_names(), &payloads(session)) {
             let names = [&one, &other].map(|name| Name::from(name.as_str()));
             let made = prepared(Script::of(session), &names, payload);
-            let bound = made.clone().bind("", one.clone()).execute("").sync();
-            asked.extend(grouped("Bind", bound));
+            asked.push(made.clone().bind("", one.clone()).execute("").sync());
+            asked.push(as_portals(Script::of(session), &names, payload));
             // SQL truncates a name before a partial letter, the protocol inside of it: the two names then differ.
-            let replaced = made.sync().query(format!("EXECUTE \"{one}\""));
-            rest.extend(grouped("EXECUTE", replaced));
+            rest.push(made.sync().query(format!("EXECUTE \"{one}\"")));
             let by_sql = Script::of(session)
                 .query(format!("PREPARE \"{one}\" AS SELECT 1"))
                 .query(format!("DEALLOCATE \"{other}\""))
                 .query(format!("PREPARE \"{other}\" AS {payload}"))
                 .query(format!("EXECUTE \"{one}\""));
-            asked.extend(grouped("SQL", by_sql));
+            asked.push(by_sql);
         }
     }
-    check(Worth::Writes, asked);
-    check(Worth::NotAsked, rest);
-}
-
-/// C1: the same with portals.
-#[test]
-fn c1_portals_whose_names_are_cut() {
-    let mut scripts = Vec::new();
-    for session in [Session::Bare, Session::Neighbour] {
-        for ((one, other), payload) in pairs(&cut_names(), &payloads(session)) {
-            let script = as_portals(Script::of(session), &[one.into(), other.into()], payload);
-            scripts.extend(grouped("a portal", script));
-        }
-    }
-    check(Worth::Writes, scripts);
+    check(Worth::Writes, grouped(asked));
+    check(Worth::NotAsked, grouped(rest));
 }
 
 /// C1: the server converts a name before it truncates it. 63 bytes of LATIN1 become 64, so the last one does not count.
 #[test]
 fn c1_names_that_are_cut_after_their_conversion() {
     let mut scripts = Vec::new();
-    let name = |last: u8| [&[b'n'; 61][..], &[0xe4, last]].concat();
-    let names = [name(b'a'), name(b'b')];
+    let names = [b'a', b'b'].map(|last| [&[b'n'; 61][..], &[0xe4, last]].concat());
     for session in [Session::Bare, Session::Neighbour] {
         let begun = Script::of(session).query("SET client_encoding = 'LATIN1'");
         for payload in payloads(session) {
             let made = prepared(begun.clone(), &names, payload);
-            let bound = made.bind("", names[0].clone()).execute("").sync();
-            scripts.extend(grouped("a statement", bound));
-            let portal = as_portals(begun.clone(), &names, payload);
-            scripts.extend(grouped("a portal", portal));
+            scripts.push(made.bind("", names[0].clone()).execute("").sync());
+            scripts.push(as_portals(begun.clone(), &names, payload));
         }
     }
-    check(Worth::Writes, scripts);
+    check(Worth::Writes, grouped(scripts));
 }
-
-const WAYS_TO_GO: [&str; 4] = [
-    "DEALLOCATE z",
-    "DEALLOCATE ALL",
-    "DEALLOCATE PREPARE z",
-    "DISCARD ALL",
-];
 
 /// C5: a name is redefined before it is executed, in one text and in one pipeline.
 #[test]
 fn c5_a_name_that_is_made_anew() {
-    let mut scripts = Vec::new();
-    for session in [Session::Bare, Session::Neighbour] {
-        for (gone, payload) in pairs(&WAYS_TO_GO, &payloads(session)) {
-            let prepare = format!("PREPARE z AS {payload}");
-            let begun = Script::of(session).query("PREPARE z AS SELECT 1");
-            if gone != "DISCARD ALL" {
-                let texts = [gone, &prepare, "EXECUTE z"];
-                let text = begun.clone().text(&texts);
-                scripts.extend(grouped(&format!("{gone}, one text"), text));
-                let pipeline = begun.clone().pipeline(&texts);
-                scripts.extend(grouped(&format!("{gone}, one pipeline"), pipeline));
-                let bound = begun.clone().extended(gone).extended(prepare.as_str());
-                let bound = bound.bind("", "z").execute("").sync();
-                scripts.extend(grouped(&format!("{gone}, bound in the pipeline"), bound));
-            }
-            let piped = begun.clone().queries(&[gone, &prepare, "EXECUTE z"]);
-            scripts.extend(grouped(&format!("{gone}, several texts"), piped));
-            let bound = begun
-                .queries(&[gone, &prepare])
-                .bind("", "z")
-                .execute("")
-                .sync();
-            scripts.extend(grouped(&format!("{gone}, bound"), bound));
-        }
-        let [payload, ..] = payloads(session);
-        let parsed = Script::of(session)
-            .query(format!("PREPARE z AS {payload}"))
-            .parse("z", "SELECT 1")
-            .sync()
-            .bind("", "z")
-            .execute("")
-            .sync();
-        scripts.extend(grouped("PREPARE, and a Parse that fails", parsed));
-    }
-    check(Worth::Writes, scripts);
+    let all = conversations(
+        "
+Bare, Neighbour, grouped
+    {gone} & {payload} = DEALLOCATE z & {p1} | DEALLOCATE ALL & {p2} | DEALLOCATE PREPARE z & {p3}
+    PREPARE z AS SELECT 1
+    {gone}; PREPARE z AS {payload}; EXECUTE z \
+    | > {gone} ;; > PREPARE z AS {payload} ;; > EXECUTE z ;; Sync \
+    | > {gone} ;; > PREPARE z AS {payload} ;; Bind . z ;; Execute . ;; Sync \
+    | {gone} ;; PREPARE z AS {payload} ;; EXECUTE z \
+    | {gone} ;; PREPARE z AS {payload} ;; Bind . z ;; Execute . ;; Sync
+Bare, Neighbour, grouped
+    PREPARE z AS SELECT 1 ;; DISCARD ALL ;; PREPARE z AS {p1}
+    EXECUTE z | Bind . z ;; Execute . ;; Sync
+Bare, Neighbour, grouped
+    PREPARE z AS {p1} ;; Parse z SELECT 1 ;; Sync ;; Bind . z ;; Execute . ;; Sync
+",
+    );
+    check(Worth::Writes, all);
 }
 
 /// Statements that clear the token, or change it to the next.
-const STEERING: [&str; 6] = [
-    "SET fencing.token = ''",
-    "SELECT set_config('fencing.token', '', false)",
-    "SET fencing.token = '@1'",
-    "RESET ALL",
-    "DISCARD ALL",
-    "ROLLBACK",
-];
+const STEERING: &str = "SET fencing.token = '' | SELECT set_config('fencing.token', '', false) \
+    | SET fencing.token = '@1' | RESET ALL | DISCARD ALL | ROLLBACK";
 
 /// N4, found by the oracle: the statement that clears the token has a name that the server may read differently.
 #[test]
 fn n4_a_token_laid_down_by_a_name_beyond_ascii() {
-    let mut scripts = Vec::new();
-    let longer = format!("{}\u{e4}", "n".repeat(62));
-    for (text, name) in STEERING
-        .into_iter()
-        .flat_map(|text| ["\u{e4}", longer.as_str()].map(|name| (text, name)))
-    {
-        let after = Script::of(Session::Holder)
-            .query("SELECT w()")
-            .query("COMMIT");
-        for begun in [
-            Script::of(Session::Holder),
-            Script::of(Session::Holder).queries(&["BEGIN", "SET fencing.token = '@1'"]),
-        ] {
-            let by_statement = begun
-                .clone()
-                .parse(name, text)
-                .bind("", name)
-                .execute("")
-                .sync();
-            scripts.extend(grouped("a statement", by_statement.then(&after)));
-            let by_portal = begun.parse("", text).bind(name, "").execute(name).sync();
-            scripts.extend(grouped("a portal", by_portal.then(&after)));
-        }
-    }
-    check(Worth::NotAsked, scripts);
+    let all = conversations(&format!(
+        "
+Holder, grouped
+    {{text}} = {STEERING}
+    {{name}} = \u{e4} | {}\u{e4}
+    - | BEGIN ;; SET fencing.token = '@1'
+    Parse {{name}} {{text}} ;; Bind . {{name}} ;; Execute . | Parse . {{text}} ;; Bind {{name}} . ;; Execute {{name}}
+    SELECT w() ;; COMMIT
+",
+        "n".repeat(62)
+    ));
+    check(Worth::NotAsked, all);
 }
 
 /// The same by SQL, which also runs statements and portals of the protocol.
 #[test]
 fn n4_a_token_laid_down_by_execute_and_fetch() {
-    let mut scripts = Vec::new();
-    for (text, name) in STEERING
-        .into_iter()
-        .flat_map(|text| ["s", "\u{e4}"].map(|name| (text, name)))
-    {
-        let begun = Script::of(Session::Holder).queries(&["BEGIN", "SET fencing.token = '@1'"]);
-        let parsed = begun.parse(name, text).sync();
-        let execute = format!("EXECUTE \"{name}\"");
-        for run in [
-            parsed.clone().query(execute.as_str()),
-            parsed.clone().extended(execute.as_str()).sync(),
-            parsed
-                .clone()
-                .query(format!("PREPARE t AS {execute}"))
-                .query("EXECUTE t"),
-            parsed
-                .clone()
-                .parse("t", execute.as_str())
-                .sync()
-                .query("EXECUTE t"),
-            parsed
-                .clone()
-                .bind(name, name)
-                .sync()
-                .query(format!("FETCH ALL FROM \"{name}\"")),
-            parsed
-                .clone()
-                .bind(name, name)
-                .extended(format!("MOVE ALL FROM \"{name}\""))
-                .sync(),
-        ] {
-            let after = run.queries(&["SELECT w()", "COMMIT", "SELECT w()"]);
-            scripts.extend(grouped(&execute, after));
-        }
-    }
-    check(Worth::NotAsked, scripts);
+    let all = conversations(&format!(
+        "
+Holder, grouped
+    {{text}} = {STEERING}
+    {{name}} = s | \u{e4}
+    BEGIN ;; SET fencing.token = '@1' ;; Parse {{name}} {{text}} ;; Sync
+    EXECUTE \"{{name}}\" \
+    | > EXECUTE \"{{name}}\" ;; Sync \
+    | PREPARE t AS EXECUTE \"{{name}}\" ;; EXECUTE t \
+    | Parse t EXECUTE \"{{name}}\" ;; Sync ;; EXECUTE t \
+    | Bind {{name}} {{name}} ;; Sync ;; FETCH ALL FROM \"{{name}}\" \
+    | Bind {{name}} {{name}} ;; > MOVE ALL FROM \"{{name}}\" ;; Sync
+    SELECT w() ;; COMMIT ;; SELECT w()
+"
+    ));
+    check(Worth::NotAsked, all);
 }

@@ -8,7 +8,7 @@ use pgpalisade_judges::mediation::trial::Trial;
 use pgpalisade_test_servers::machine;
 
 /// Includes the start of the servers.
-const DURATION: Duration = Duration::from_secs(40);
+const DURATION: Duration = Duration::from_secs(25);
 
 #[test]
 fn no_conversation_changes_what_its_session_may_not() {

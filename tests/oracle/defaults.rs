@@ -215,29 +215,3 @@ fn target_session_attributes_of_tokio_postgres() {
     connect("5").unwrap();
     connect("").unwrap();
 }
-
-/// SHOW returns the requested value, other queries the real one.
-#[test]
-fn looking_at_the_setting() {
-    let stage = stage();
-    let mut wire = stage.plain();
-    for (token, expect) in [("", "on"), ("5", "off")] {
-        if !token.is_empty() {
-            wire.ok(&format!("SET fencing.token = {token}"));
-        }
-        for (sql, expect) in [
-            ("SHOW default_transaction_read_only", "off"),
-            ("SHOW transaction_read_only", "off"),
-            (
-                "SELECT current_setting('default_transaction_read_only')",
-                expect,
-            ),
-            (
-                "SELECT setting FROM pg_settings WHERE name = 'default_transaction_read_only'",
-                expect,
-            ),
-        ] {
-            assert_eq!(wire.rows(sql), [[expect]], "{sql}");
-        }
-    }
-}

@@ -167,8 +167,7 @@ fn who_leaves_meanwhile_is_let_go() {
     wait_until("all to be gone", || scene.show("CLIENTS").is_empty());
     assert_eq!(jobs(&scene), "NULL", "it had begun nothing");
     let next = thread::spawn(move || {
-        let session = TRUSTED;
-        Wire::login(&endpoint, &session).ok("SET fencing.token = 'lease'");
+        Wire::login(&endpoint, &TRUSTED).ok("SET fencing.token = 'lease'");
     });
     scene.operator().ok("RESUME");
     next.join().unwrap();

@@ -6,7 +6,7 @@ use pgpalisade_test_servers::etcd::Etcd;
 use pgpalisade_test_servers::kubernetes::Kubernetes;
 use pgpalisade_test_servers::machine::{Signal, assert_within, wait_for, wait_until};
 use pgpalisade_test_servers::postgres::Postgres;
-use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::stage::Stage;
 use pgpalisade_test_servers::wire::Endpoint;
 
@@ -116,9 +116,7 @@ fn where_nobody_knows_who_leads_it_fails() {
     let mut etcd = Etcd::start(1);
     let urls = etcd.urls().join(",");
     let postgres = Postgres::start();
-    let mut options = Options::new(&postgres);
-    options.store = Store::Url(etcd.authority());
-    let proxy = Proxy::start_with(options);
+    let proxy = Proxy::start_with(Options::new(&postgres).store(etcd.authority()));
     etcd.kill(0);
     let begun = Instant::now();
     for (lock, words) in [

@@ -211,8 +211,7 @@ fn an_authority_that_is_lost() {
 fn a_scope_that_comes_back() {
     let marks = Postgres::start();
     let postgres = server();
-    let mut options = Options::new(&postgres);
-    options.store = Store::Url(format!("postgres:{}", marks.admin_dsn()));
+    let options = Options::new(&postgres).store(format!("postgres:{}", marks.admin_dsn()));
     let mut proxy = Proxy::start_with(options);
     leader(&proxy.endpoint(), "34").ok("INSERT INTO jobs VALUES (1)");
     marks.sql("DELETE FROM pgpalisade_authority.marks WHERE scope = 'default'");
@@ -229,8 +228,7 @@ fn a_scope_that_comes_back() {
 #[test]
 fn the_authority_is_in_the_cluster_that_it_protects() {
     let postgres = server();
-    let mut options = Options::new(&postgres);
-    options.store = Store::Url(format!("postgres:{}", postgres.admin_dsn()));
+    let options = Options::new(&postgres).store(format!("postgres:{}", postgres.admin_dsn()));
     let mut proxy = Proxy::start_with(options);
     let mut old = leader(&proxy.endpoint(), "33");
     old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
@@ -250,9 +248,8 @@ fn the_authority_is_in_the_cluster_that_it_protects() {
 fn no_recovery_beside_a_proxy() {
     let marks = Postgres::start();
     let postgres = server();
-    let mut options = Options::new(&postgres);
-    options.store = Store::Url(format!("postgres:{}", marks.admin_dsn()));
-    let proxy = Proxy::start_with(options);
+    let proxy =
+        Proxy::start_with(Options::new(&postgres).store(format!("postgres:{}", marks.admin_dsn())));
     let mut session = leader(&proxy.endpoint(), "34");
     let refused = recover(&proxy, &["--end-all-sessions"]);
     assert_output(&refused, 1, &["already served", "pgpalisade control"]);

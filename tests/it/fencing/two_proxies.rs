@@ -6,7 +6,7 @@ use pgpalisade_test_servers::etcd::Etcd;
 use pgpalisade_test_servers::held_relay::{Direction, HeldRelay};
 use pgpalisade_test_servers::machine::{wait_for, wait_until};
 use pgpalisade_test_servers::postgres::Postgres;
-use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::stage::leader;
 use pgpalisade_test_servers::wire::{Batch, Endpoint, Message, Wire, pretty};
 
@@ -33,8 +33,7 @@ impl Pair {
             unreachable!("tcp is tcp")
         };
         let relay = HeldRelay::start(server);
-        let mut options = Options::new(&postgres);
-        options.store = Store::Url(etcd.authority());
+        let mut options = Options::new(&postgres).store(etcd.authority());
         let mut behind_relay = options.clone();
         behind_relay.upstream = format!("postgres://{}", relay.address());
         let first = Proxy::start_with(behind_relay);

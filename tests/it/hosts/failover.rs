@@ -174,8 +174,7 @@ fn a_switchover_and_back() {
 #[test]
 fn all_hosts_are_down() {
     let (mut primary, mut standby) = servers();
-    let options = options(&[&primary, &standby]).flag("--login-timeout", "2s");
-    let proxy = Proxy::start_with(options);
+    let proxy = Proxy::start_with(options(&[&primary, &standby]).flag("--login-timeout", "2s"));
     primary.crash();
     standby.crash();
     let began = Instant::now();

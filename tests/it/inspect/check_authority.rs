@@ -8,7 +8,7 @@ use pgpalisade_authority::{
 use pgpalisade_test_servers::etcd::Etcd;
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::postgres::Postgres;
-use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::stage::leader;
 use pgpalisade_test_servers::wire::Wire;
 
@@ -130,8 +130,7 @@ fn a_primary_that_a_failover_has_deposed() {
     settings(&successor)
         .check()
         .finds("ok cluster: on timeline 1 (server started");
-    let mut options = Options::new(&successor);
-    options.store = Store::Url(format!("embedded:{}", store.display()));
+    let options = Options::new(&successor).store(format!("embedded:{}", store.display()));
     drop(Proxy::start_with(options));
     let deposed = Settings::new(&postgres, &store).check();
     deposed
@@ -225,9 +224,7 @@ fn a_store_in_postgresql() {
         postgres.value("SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'pgpal%'"),
         "0"
     );
-    let mut options = Options::new(&postgres);
-    options.store = Store::Url(place);
-    let proxy = Proxy::start_with(options);
+    let proxy = Proxy::start_with(Options::new(&postgres).store(place));
     let _leader = leader(&proxy.endpoint(), "34");
     let tables = "SELECT sum(n_tup_ins + n_tup_upd + n_tup_del) FROM pg_stat_user_tables";
     let changes = || {
@@ -264,9 +261,7 @@ fn a_store_in_etcd() {
             .check()
             .finds("warn authority: there is no store yet");
     }
-    let mut options = Options::new(&postgres);
-    options.store = Store::Url(etcd.authority());
-    let proxy = Proxy::start_with(options);
+    let proxy = Proxy::start_with(Options::new(&postgres).store(etcd.authority()));
     let _leader = leader(&proxy.endpoint(), "34");
     settings
         .check()
@@ -311,8 +306,9 @@ fn elections_that_give_tokens() {
     settings
         .check()
         .finds("skip elections: there is no store yet");
-    let mut options = Options::new(&postgres).flag("--policy", &policy);
-    options.store = Store::Url(etcd.authority());
+    let options = Options::new(&postgres)
+        .flag("--policy", &policy)
+        .store(etcd.authority());
     drop(Proxy::start_with(options));
     settings
         .check()

@@ -3,7 +3,7 @@
 use pgpalisade_test_servers::machine::assert_says;
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{PROTOCOL_3_0, Wire, assert_error, pretty, trusted};
+use pgpalisade_test_servers::wire::{Wire, assert_error, pretty};
 
 use super::{SETUP, assert_refused};
 
@@ -49,9 +49,7 @@ fn a_poison_token_is_refused_and_changes_nothing() {
     ] {
         assert_refused(&mut wire, &sql, "PF003");
     }
-    let mut login = Wire::connect(&stage.proxy.endpoint());
-    let parameters = trusted(&[("fencing.token", POISON)]);
-    login.startup(PROTOCOL_3_0, &parameters);
+    let mut login = Wire::open(&stage.proxy.endpoint(), &[("fencing.token", POISON)]);
     assert_error(&login.until_closed(), "PF003");
     // No session was ended, and no mark raised.
     leader.ok("INSERT INTO notes VALUES (1)");

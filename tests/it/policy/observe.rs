@@ -3,8 +3,7 @@
 use pgpalisade_test_servers::etcd::Etcd;
 use pgpalisade_test_servers::machine::wait_until;
 use pgpalisade_test_servers::policy::PolicyFile;
-use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
-use pgpalisade_test_servers::stage::{Stage, leader};
+use pgpalisade_test_servers::stage::Stage;
 use pgpalisade_test_servers::wire::{Batch, Wire, assert_error, pretty, trusted};
 
 use super::{SETUP, assert_passes, assert_refused};
@@ -105,17 +104,14 @@ fn an_invalid_scope_at_login_is_recorded_once() {
 #[test]
 fn a_declaration_that_nobody_stores_passes() {
     let etcd = Etcd::start(1);
-    let postgres = pgpalisade_test_servers::postgres::Postgres::start();
-    postgres.sql(SETUP);
-    let mut options = Options::new(&postgres)
-        .flag("--observe=on", "--log=info")
-        .flag("--takeover-timeout", "1s");
-    options.store = Store::Url(etcd.authority());
-    let proxy = Proxy::start_with(options);
+    let stage = Stage::with_options(SETUP, |options| {
+        let options = options.flags(OBSERVE).flag("--takeover-timeout", "1s");
+        options.store(etcd.authority())
+    });
     etcd.pause(0);
-    let mut wire = leader(&proxy.endpoint(), "34");
+    let mut wire = stage.leader("34");
     wire.ok("INSERT INTO notes VALUES (1)");
-    let declaration = &proxy.first_rejections(1)[0];
+    let declaration = &stage.proxy.first_rejections(1)[0];
     assert_eq!(declaration["kind"], "authority_unavailable");
     assert_eq!(declaration["enforced"], false);
     etcd.resume(0);
@@ -225,14 +221,11 @@ fn a_stale_session_is_refused_once_it_is_enforced() {
 /// A proxy that observes, with a store that can be paused.
 fn observing_with_etcd(policy: &PolicyFile) -> (Stage, Etcd) {
     let etcd = Etcd::start(1);
-    let postgres = pgpalisade_test_servers::postgres::Postgres::start();
-    postgres.sql(SETUP);
-    let mut options = Options::new(&postgres)
-        .flag("--policy", &policy.path().display().to_string())
-        .flag("--takeover-timeout", "2s");
-    options.store = Store::Url(etcd.authority());
-    let proxy = Proxy::start_with(options);
-    (Stage { proxy, postgres }, etcd)
+    let stage = Stage::with_options(SETUP, |options| {
+        let options = options.policy(policy).flag("--takeover-timeout", "2s");
+        options.store(etcd.authority())
+    });
+    (stage, etcd)
 }
 
 /// A statement prepared before also triggers the declaration, and is refused once if that fails.

@@ -28,11 +28,7 @@ const FOR_SOME: &str =
 fn stage(policy: &PolicyFile, flags: &[(&str, &str)]) -> Stage {
     let postgres = Postgres::start_with(Auth::Trust, &["wal_level=logical"]);
     postgres.sql(&format!("{SETUP}; {ROLES}"));
-    let options = Options::new(&postgres).flag("--policy", &policy.path().display().to_string());
-    let options = flags
-        .iter()
-        .fold(options, |options, (name, value)| options.flag(name, value));
-    let proxy = Proxy::start_with(options);
+    let proxy = Proxy::start_with(Options::new(&postgres).policy(policy).flags(flags));
     Stage { proxy, postgres }
 }
 

@@ -19,31 +19,8 @@ fn of(max: &str) -> [Stage; 2] {
     })
 }
 
-/// What a client does, and what is done to the tables beside it.
-#[derive(Clone)]
-enum Step {
-    Sends(Batch),
-    Table(&'static str),
-}
-
 fn b() -> Batch {
     Batch::new()
-}
-
-fn sends(batch: &Batch) -> Step {
-    Step::Sends(batch.clone())
-}
-
-fn query(sql: &str) -> Step {
-    Step::Sends(b().query(sql))
-}
-
-fn parses(name: &str, sql: &str) -> Step {
-    Step::Sends(b().parse(name, sql).sync())
-}
-
-fn runs(name: &str) -> Step {
-    Step::Sends(b().bind("", name, &[]).execute("", 0).sync())
 }
 
 fn run_in(batch: Batch, name: &str) -> Batch {
@@ -66,383 +43,127 @@ fn words(answer: &[Message]) -> String {
 
 const TABLE: &str = "DROP TABLE IF EXISTS t; CREATE TABLE t (a int); INSERT INTO t VALUES (1), (2)";
 
-/// Runs the steps. While the client is idle, another one uses the same names for other statements.
+/// Runs the steps, divided by ` ;; `: a Query, messages of the protocol and a Sync, or with `table` SQL beside the
+/// client. While the client is idle, another one uses the same names for other statements.
 fn conversation(
     stage: &Stage,
     client: &mut Wire,
     mut other: Option<&mut Wire>,
-    steps: &[Step],
+    steps: &str,
 ) -> String {
     stage.postgres.sql(TABLE);
     let mut said = String::new();
-    for (at, step) in steps.iter().enumerate() {
-        match step {
-            Step::Table(sql) => drop(stage.postgres.sql(sql)),
-            Step::Sends(batch) => {
-                let answer = client.run(batch);
-                said.push_str(&words(&answer));
-                said.push_str("    --\n");
-                if is_idle(&answer)
-                    && at + 1 < steps.len()
-                    && let Some(other) = &mut other
-                {
-                    let own = ["s", "t", "", "u"].iter().fold(b(), |batch, name| {
-                        let batch = batch
-                            .close_statement(name)
-                            .parse(name, "SELECT 'of the other'");
-                        run_in(batch, name)
-                    });
-                    let answer = other.run(&own.sync());
-                    assert_eq!(errors(&answer), [""; 0], "{}", pretty(&answer));
-                }
-            }
+    let mut steps = steps.split(" ;; ").peekable();
+    while let Some(step) = steps.next() {
+        if let Some(sql) = step.strip_prefix("table ") {
+            stage.postgres.sql(sql);
+            continue;
+        }
+        let sync = if step.starts_with(char::is_uppercase) {
+            ""
+        } else {
+            " + sync"
+        };
+        let answer = client.say(&format!("{step}{sync}"));
+        said.push_str(&words(&answer));
+        said.push_str("    --\n");
+        if is_idle(&answer)
+            && steps.peek().is_some()
+            && let Some(other) = &mut other
+        {
+            let own = ["s", "t", "", "u"].iter().fold(b(), |batch, name| {
+                let batch = batch
+                    .close_statement(name)
+                    .parse(name, "SELECT 'of the other'");
+                run_in(batch, name)
+            });
+            let answer = other.run(&own.sync());
+            assert_eq!(errors(&answer), [""; 0], "{}", pretty(&answer));
         }
     }
     said
 }
 
-/// What `steps` says must be the same with a server connection that another client had in between.
+/// Each of these must say the same with a server connection that another client had in between.
 #[track_caller]
-fn is_the_same(stages: &[Stage], what: &str, steps: &[Step]) {
-    for stage in stages {
-        let mut direct = Wire::login(&stage.postgres.tcp(), &TRUSTED);
-        let expect = conversation(stage, &mut direct, None, steps);
-        let (mut client, mut other) = (stage.plain(), stage.plain());
-        let found = conversation(stage, &mut client, Some(&mut other), steps);
-        assert!(
-            expect == found,
-            "{what}\ndirect:\n{expect}\npooled:\n{found}"
-        );
+fn are_the_same(conversations: &str) {
+    let stages = of("1");
+    for steps in conversations.lines().filter(|line| !line.is_empty()) {
+        for stage in &stages {
+            let mut direct = Wire::login(&stage.postgres.tcp(), &TRUSTED);
+            let expect = conversation(stage, &mut direct, None, steps);
+            let (mut client, mut other) = (stage.plain(), stage.plain());
+            let found = conversation(stage, &mut client, Some(&mut other), steps);
+            assert!(
+                expect == found,
+                "{steps}\ndirect:\n{expect}\npooled:\n{found}"
+            );
+        }
     }
 }
 
 #[test]
 fn a_statement_is_where_its_client_is() {
-    let stages = of("1");
-    let both = b().parse("s", "SELECT 1").parse("t", "SELECT 2").sync();
-    let pipeline = run_in(run_in(b(), "s"), "t").sync();
-    let fails = b().parse("u", "SELECT 1/0").sync();
-    let failing = run_in(run_in(run_in(b(), "s"), "u"), "t").sync();
-    let described = b()
-        .parse("s", "SELECT a, $1::text FROM t")
-        .describe_statement("s")
-        .sync();
-    let value = b()
-        .bind("", "s", &[Some("x")])
-        .describe_portal("")
-        .execute("", 0)
-        .sync();
-    let unnamed = b().parse("", "SELECT 7").describe_statement("").sync();
-    let closed = b()
-        .close_statement("s")
-        .bind("", "s", &[])
-        .execute("", 0)
-        .sync();
-    let conversations: &[(&str, &[Step])] = &[
-        (
-            "again and again",
-            &[parses("s", "SELECT 1"), runs("s"), runs("s"), runs("s")],
-        ),
-        (
-            "in a pipeline",
-            &[sends(&both), sends(&pipeline), sends(&pipeline)],
-        ),
-        (
-            "an error midway",
-            &[
-                sends(&both),
-                sends(&fails),
-                sends(&failing),
-                sends(&pipeline),
-            ],
-        ),
-        (
-            "described",
-            &[
-                sends(&described),
-                sends(&value),
-                sends(&b().describe_statement("s").sync()),
-                sends(&value),
-            ],
-        ),
-        (
-            "a name twice",
-            &[parses("s", "SELECT 1"), parses("s", "SELECT 2"), runs("s")],
-        ),
-        (
-            "no such name",
-            &[
-                runs("s"),
-                sends(&b().describe_statement("s").sync()),
-                sends(&b().close_statement("s").sync()),
-            ],
-        ),
-        (
-            "closed",
-            &[
-                parses("s", "SELECT 1"),
-                sends(&closed),
-                runs("s"),
-                parses("s", "SELECT 2"),
-                runs("s"),
-            ],
-        ),
-        (
-            "the unnamed one",
-            &[
-                sends(&unnamed),
-                runs(""),
-                runs(""),
-                query("SELECT 1"),
-                runs(""),
-            ],
-        ),
-        (
-            "the unnamed one closed",
-            &[
-                sends(&unnamed),
-                sends(&b().close_statement("").sync()),
-                runs(""),
-            ],
-        ),
-        (
-            "the unnamed one beside a named one",
-            &[
-                parses("s", "SELECT 1"),
-                sends(&unnamed),
-                runs("s"),
-                runs(""),
-            ],
-        ),
-        (
-            "its table is gone",
-            &[
-                parses("s", "SELECT * FROM t"),
-                Step::Table("DROP TABLE t"),
-                runs("s"),
-                sends(&b().close_statement("s").sync()),
-                runs("s"),
-            ],
-        ),
-        (
-            "its transaction is rolled back",
-            &[
-                query("BEGIN"),
-                parses("s", "SELECT 1"),
-                query("ROLLBACK"),
-                runs("s"),
-            ],
-        ),
-        (
-            "a failed transaction",
-            &[
-                parses("s", "SELECT 1"),
-                parses("t", "ROLLBACK"),
-                query("BEGIN"),
-                query("SELECT 1/0"),
-                runs("s"),
-                runs("s"),
-                runs("t"),
-                runs("s"),
-            ],
-        ),
-        (
-            "a failed transaction in a pipeline",
-            &[
-                parses("s", "SELECT 1"),
-                query("BEGIN"),
-                query("SELECT 1/0"),
-                sends(&pipeline),
-                query("ROLLBACK"),
-                runs("s"),
-            ],
-        ),
-    ];
-    for (what, steps) in conversations {
-        is_the_same(&stages, what, steps);
-    }
+    are_the_same(
+        "
+parse s SELECT 1 ;; run s ;; run s ;; run s
+parse s SELECT 1 + parse t SELECT 2 ;; run s + run t ;; run s + run t
+parse s SELECT 1 + parse t SELECT 2 ;; parse u SELECT 1/0 ;; run s + run u + run t ;; run s + run t
+parse s SELECT a, $1::text FROM t + describe s ;; show s x ;; describe s ;; show s x
+parse s SELECT 1 ;; parse s SELECT 2 ;; run s
+run s ;; describe s ;; close s
+parse s SELECT 1 ;; close s + run s ;; run s ;; parse s SELECT 2 ;; run s
+parse . SELECT 7 + describe . ;; run . ;; run . ;; SELECT 1 ;; run .
+parse . SELECT 7 + describe . ;; close . ;; run .
+parse s SELECT 1 ;; parse . SELECT 7 + describe . ;; run s ;; run .
+parse s SELECT * FROM t ;; table DROP TABLE t ;; run s ;; close s ;; run s
+BEGIN ;; parse s SELECT 1 ;; ROLLBACK ;; run s
+parse s SELECT 1 ;; parse t ROLLBACK ;; BEGIN ;; SELECT 1/0 ;; run s ;; run s ;; run t ;; run s
+parse s SELECT 1 ;; BEGIN ;; SELECT 1/0 ;; run s + run t ;; ROLLBACK ;; run s
+",
+    );
 }
 
 #[test]
 fn a_statement_of_the_protocol_by_sql() {
-    let stages = of("1");
-    let one = parses("s", "SELECT 1");
-    let extended = |sql: &str| sends(&b().statement(sql).sync());
-    let conversations: &[(&str, &[Step])] = &[
-        (
-            "DEALLOCATE",
-            &[
-                one.clone(),
-                query("DEALLOCATE s"),
-                query("DEALLOCATE s"),
-                runs("s"),
-                one.clone(),
-                runs("s"),
-            ],
-        ),
-        (
-            "DEALLOCATE of a lost table",
-            &[
-                parses("s", "SELECT * FROM t"),
-                Step::Table("DROP TABLE t"),
-                query("DEALLOCATE s"),
-                one.clone(),
-                runs("s"),
-            ],
-        ),
-        (
-            "DEALLOCATE with others",
-            &[one.clone(), query("DEALLOCATE s; SELECT 1"), runs("s")],
-        ),
-        (
-            "a failing DEALLOCATE",
-            &[one.clone(), query("SELECT 1/0; DEALLOCATE s"), runs("s")],
-        ),
-        (
-            "DEALLOCATE in a transaction",
-            &[
-                one.clone(),
-                query("BEGIN"),
-                query("DEALLOCATE s"),
-                query("ROLLBACK"),
-                runs("s"),
-            ],
-        ),
-        (
-            "DEALLOCATE in a failed transaction",
-            &[
-                one.clone(),
-                query("BEGIN"),
-                query("SELECT 1/0"),
-                query("DEALLOCATE s"),
-                query("ROLLBACK"),
-                runs("s"),
-            ],
-        ),
-        (
-            "DEALLOCATE by the protocol",
-            &[one.clone(), extended("DEALLOCATE s"), runs("s")],
-        ),
-        (
-            "DEALLOCATE ALL",
-            &[
-                one.clone(),
-                query("DEALLOCATE ALL"),
-                runs("s"),
-                one.clone(),
-                runs("s"),
-            ],
-        ),
-        (
-            "DISCARD ALL",
-            &[
-                one.clone(),
-                query("DISCARD ALL"),
-                runs("s"),
-                one.clone(),
-                runs("s"),
-            ],
-        ),
-        (
-            "DEALLOCATE drops the unnamed one",
-            &[
-                one.clone(),
-                parses("", "SELECT 2"),
-                query("DEALLOCATE s"),
-                runs(""),
-            ],
-        ),
-        (
-            "EXECUTE",
-            &[
-                one.clone(),
-                query("EXECUTE s"),
-                query("EXECUTE s"),
-                runs("s"),
-            ],
-        ),
-        (
-            "EXECUTE by the protocol",
-            &[one.clone(), extended("EXECUTE s"), extended("EXECUTE s")],
-        ),
-        (
-            "EXECUTE of a lost table",
-            &[
-                parses("s", "SELECT * FROM t"),
-                Step::Table("DROP TABLE t"),
-                query("EXECUTE s"),
-                query("SELECT 1"),
-                query("EXECUTE s; SELECT 1"),
-                query("SELECT 1"),
-            ],
-        ),
-        (
-            "PREPARE of its name",
-            &[one.clone(), query("PREPARE s AS SELECT 2")],
-        ),
-    ];
-    for (what, steps) in conversations {
-        is_the_same(&stages, what, steps);
-    }
+    are_the_same(
+        "
+parse s SELECT 1 ;; DEALLOCATE s ;; DEALLOCATE s ;; run s ;; parse s SELECT 1 ;; run s
+parse s SELECT * FROM t ;; table DROP TABLE t ;; DEALLOCATE s ;; parse s SELECT 1 ;; run s
+parse s SELECT 1 ;; DEALLOCATE s; SELECT 1 ;; run s
+parse s SELECT 1 ;; SELECT 1/0; DEALLOCATE s ;; run s
+parse s SELECT 1 ;; BEGIN ;; DEALLOCATE s ;; ROLLBACK ;; run s
+parse s SELECT 1 ;; BEGIN ;; SELECT 1/0 ;; DEALLOCATE s ;; ROLLBACK ;; run s
+parse s SELECT 1 ;; > DEALLOCATE s ;; run s
+parse s SELECT 1 ;; DEALLOCATE ALL ;; run s ;; parse s SELECT 1 ;; run s
+parse s SELECT 1 ;; DISCARD ALL ;; run s ;; parse s SELECT 1 ;; run s
+parse s SELECT 1 ;; parse . SELECT 2 ;; DEALLOCATE s ;; run .
+parse s SELECT 1 ;; EXECUTE s ;; EXECUTE s ;; run s
+parse s SELECT 1 ;; > EXECUTE s ;; > EXECUTE s
+parse s SELECT * FROM t ;; table DROP TABLE t ;; EXECUTE s ;; SELECT 1 ;; EXECUTE s; SELECT 1 ;; SELECT 1
+parse s SELECT 1 ;; PREPARE s AS SELECT 2
+",
+    );
 }
 
+/// The client was told it of a statement, or of a portal. A table of the same columns is no change.
 #[test]
 fn a_result_type_stays_what_the_client_was_told() {
-    let stages = of("1");
-    let parse = b().parse("s", "SELECT * FROM t");
-    let by_statement = parse.clone().describe_statement("s").sync();
-    let by_portal = parse
-        .clone()
-        .bind("", "s", &[])
-        .describe_portal("")
-        .execute("", 0)
-        .sync();
-    let again = b()
-        .close_statement("s")
-        .parse("s", "SELECT * FROM t")
-        .describe_statement("s");
-    let more = Step::Table("ALTER TABLE t ADD COLUMN b text");
-    let anew = Step::Table(TABLE);
-    for (what, told) in [("a statement", &by_statement), ("a portal", &by_portal)] {
-        is_the_same(
-            &stages,
-            what,
-            &[
-                sends(told),
-                runs("s"),
-                more.clone(),
-                runs("s"),
-                runs("s"),
-                sends(&b().describe_statement("s").sync()),
-                sends(&run_in(again.clone(), "s").sync()),
-                runs("s"),
-            ],
-        );
-        // A table of the same columns is no change.
-        is_the_same(&stages, what, &[sends(told), anew.clone(), runs("s")]);
-    }
-    let nothing = b()
-        .parse("s", "SET LOCAL work_mem = '1MB'")
-        .describe_statement("s")
-        .sync();
-    is_the_same(
-        &stages,
-        "no result",
-        &[sends(&nothing), runs("s"), runs("s")],
-    );
-    is_the_same(
-        &stages,
-        "in a transaction",
-        &[
-            sends(&by_statement),
-            more,
-            query("BEGIN"),
-            runs("s"),
-            runs("s"),
-            query("ROLLBACK"),
-            runs("s"),
-        ],
-    );
+    let more = "table ALTER TABLE t ADD COLUMN b text";
+    let told = "parse s SELECT * FROM t + describe s";
+    let both = [told, "parse s SELECT * FROM t + show s"].map(|first| {
+        format!(
+            "
+{first} ;; run s ;; {more} ;; run s ;; run s ;; describe s ;; close s + {told} + run s ;; run s
+{first} ;; table {TABLE} ;; run s"
+        )
+    });
+    are_the_same(&format!(
+        "{}
+parse s SET LOCAL work_mem = '1MB' + describe s ;; run s ;; run s
+{told} ;; {more} ;; BEGIN ;; run s ;; run s ;; ROLLBACK ;; run s",
+        both.concat()
+    ));
 }
 
 /// Its literals were read by a setting of its transaction.

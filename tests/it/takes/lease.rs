@@ -8,11 +8,9 @@ use pgpalisade_test_servers::machine::{
     PATIENCE, assert_says, assert_within, wait_for, wait_until,
 };
 use pgpalisade_test_servers::postgres::Postgres;
-use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{
-    Batch, Message, PROTOCOL_3_0, TRUSTED, Wire, errors, pretty, trusted,
-};
+use pgpalisade_test_servers::wire::{Batch, Message, TRUSTED, Wire, errors, pretty};
 
 use super::{SETUP, assert_holds, assert_refused, stage, value};
 
@@ -201,13 +199,11 @@ fn who_has_gone_does_not_lead() {
 /// In observe mode nothing waits, and no session is ended.
 #[test]
 fn where_it_is_only_observed_nobody_waits() {
-    let postgres = Postgres::start();
-    postgres.sql(SETUP);
     let etcd = Etcd::start(1);
-    let mut options = Options::new(&postgres).variable("PGPALISADE_OBSERVE", "true");
-    options.store = Store::Url(etcd.authority());
-    let proxy = Proxy::start_with(options);
-    let stage = Stage { proxy, postgres };
+    let stage = Stage::with_options(SETUP, |options| {
+        let options = options.variable("PGPALISADE_OBSERVE", "true");
+        options.store(etcd.authority())
+    });
     let mut holder = stage.plain();
     holder.ok(LEASE);
     let mut other = stage.plain();
@@ -267,13 +263,11 @@ fn who_has_waited_long_enough_is_told() {
         assert_refused(&refused, "PF003");
     }
     // Also at login, where it cannot be repeated.
-    let mut late = Wire::connect(&stage.proxy.endpoint());
-    let startup = trusted(&[("fencing.token", "lease:3s")]);
-    late.startup(PROTOCOL_3_0, &startup);
+    let mut late = Wire::open(&stage.proxy.endpoint(), &[("fencing.token", "lease:3s")]);
     assert_refused(&late.until_closed(), "55P03");
     assert_holds(&mut holder, "1");
     drop(holder);
-    let mut third = Wire::login(&stage.proxy.endpoint(), &startup);
+    let mut third = stage.leader("lease:3s");
     assert_holds(&mut third, "2");
     let kinds: Vec<String> = stage
         .records(10)
@@ -301,9 +295,6 @@ fn who_does_not_wait_is_told_at_once() {
         assert_refused(&wire.query(statement), "55P03");
     }
     assert_within(begun, Duration::from_secs(3));
-    // It stays held for as long as its session wants it.
-    std::thread::sleep(LIVES + Duration::from_secs(1));
-    assert_refused(&wire.query(NO_WAIT), "55P03");
     holder.ok("RESET fencing.token");
     wait_until("the lease", || {
         wire.query(NO_WAIT).iter().all(|m| m.tag != b'E')
@@ -345,16 +336,21 @@ fn a_lease_ends_with_its_time() {
     }
 }
 
-/// The proxy renews, so an idle client keeps its lease beyond its time.
+/// The proxy renews, so an idle client keeps its lease beyond its time, whether it would have waited for it or not.
 #[test]
 fn a_lease_without_a_time_is_the_proxys_to_renew() {
+    const AT_ONCE: &str = "SET fencing.token = 'other=lease:nowait'";
     let stage = stage();
-    let mut holder = stage.plain();
+    let (mut holder, mut idle) = (stage.plain(), stage.plain());
     holder.ok(LEASE);
+    idle.ok(AT_ONCE);
+    let begun = Instant::now();
     for waits in [LEASE, "SET fencing.token = 'lease:4s'"] {
         assert_refused(&stage.plain().query(waits), "55P03");
     }
+    assert!(begun.elapsed() > LIVES);
     assert_holds(&mut holder, "1");
+    assert_refused(&stage.plain().query(AT_ONCE), "55P03");
     // A number deposes a lease holder too, and its lease ends with its session.
     let leader = stage.leader("5");
     assert_refused(&holder.query("INSERT INTO jobs VALUES (1)"), "PF001");
@@ -407,11 +403,8 @@ impl Pair {
         let postgres = Postgres::start();
         postgres.sql(SETUP);
         let etcd = Etcd::start(1);
-        let mut options = Options::new(&postgres);
-        for (flag, value) in flags {
-            options = options.flag(flag, value);
-        }
-        options.store = Store::Url(etcd.authority());
+        let options = Options::new(&postgres).flags(flags);
+        let options = options.store(etcd.authority());
         Self {
             first: Proxy::start_with(options.clone()),
             second: Proxy::start_with(options),
@@ -421,8 +414,7 @@ impl Pair {
     }
 
     pub(super) fn plain(proxy: &Proxy) -> Wire {
-        let user = TRUSTED;
-        Wire::login(&proxy.endpoint(), &user)
+        Wire::login(&proxy.endpoint(), &TRUSTED)
     }
 
     fn kept(&self) -> String {

@@ -6,7 +6,7 @@ use pgpalisade_test_servers::etcd::Etcd;
 use pgpalisade_test_servers::held_relay::{Direction, HeldRelay};
 use pgpalisade_test_servers::machine::wait_until;
 use pgpalisade_test_servers::postgres::Postgres;
-use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
+use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::wire::{TRUSTED, Wire, pretty};
 
 use super::{SETUP, assert_holds, assert_refused, value};
@@ -25,8 +25,9 @@ impl Lossy {
         postgres.sql(SETUP);
         let address = etcd.urls().concat().replace("http://", "");
         let relay = HeldRelay::start(address.parse().unwrap());
-        let mut options = Options::new(&postgres).flag("--takeover-timeout", timeout);
-        options.store = Store::Url(format!("etcd:http://{}", relay.address()));
+        let options = Options::new(&postgres)
+            .flag("--takeover-timeout", timeout)
+            .store(format!("etcd:http://{}", relay.address()));
         Self {
             proxy: Proxy::start_with(options),
             relay,
@@ -37,8 +38,7 @@ impl Lossy {
 
     /// A session whose backend is already known.
     fn session(&self) -> Wire {
-        let login = TRUSTED;
-        let mut wire = Wire::login(&self.proxy.endpoint(), &login);
+        let mut wire = Wire::login(&self.proxy.endpoint(), &TRUSTED);
         wire.ok("SET fencing.token = 'known=1'");
         wire
     }

@@ -33,10 +33,7 @@ impl Scene {
         let postgres = Postgres::start();
         let authority = Authority::new();
         let pair = authority.issue_local("proxy");
-        let options = with_tls(Options::new(&postgres), mode, &pair);
-        let options = flags
-            .iter()
-            .fold(options, |options, (name, value)| options.flag(name, value));
+        let options = with_tls(Options::new(&postgres), mode, &pair).flags(flags);
         Self {
             proxy: Proxy::start_with(options),
             _postgres: postgres,

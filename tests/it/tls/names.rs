@@ -23,7 +23,7 @@ fn a_rule_is_for_whom_the_certificate_names() {
             "--tls-client-ca",
             &authority.certificate().display().to_string(),
         )
-        .flag("--policy", &policy.path().display().to_string());
+        .policy(&policy);
     let proxy = Proxy::start_with(options);
     let write = |mut wire: Wire| errors(&wire.query("INSERT INTO t VALUES (1)")).concat();
     let login = |client: &TlsClient| Wire::login_tls(&proxy.endpoint(), client, &TRUSTED);

@@ -11,7 +11,7 @@ use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
 use pgpalisade_test_servers::stage::leader;
 use pgpalisade_test_servers::tls::{Authority, Validity};
 use pgpalisade_test_servers::wire::{
-    Batch, Message, PROTOCOL_3_0, SSL_REQUEST, TRUSTED, Wire, assert_error, cancel_request, pretty,
+    Batch, Message, SSL_REQUEST, TRUSTED, Wire, assert_error, cancel_request, pretty,
 };
 
 use super::{ENCRYPTED, force_tls, server, server_with, upstream};
@@ -25,8 +25,7 @@ fn reached_by(postgres: &Postgres, host: &str, parameters: &str) -> Proxy {
 
 /// Whether a session is encrypted between proxy and server, or why it failed.
 fn outcome(proxy: &Proxy) -> Result<bool, String> {
-    let mut wire = Wire::connect(&proxy.endpoint());
-    wire.startup(PROTOCOL_3_0, &TRUSTED);
+    let mut wire = Wire::open(&proxy.endpoint(), &[]);
     let answer = wire.until_ready();
     match answer.iter().find(|message| message.tag == b'E') {
         None => Ok(wire.rows(ENCRYPTED) == [["t"]]),
@@ -156,8 +155,7 @@ fn a_certificate_of_ones_own() {
     );
     encrypted(&postgres, "127.0.0.1", &pair, true);
     let proxy = reached_by(&postgres, "127.0.0.1", "sslmode=require");
-    let mut wire = Wire::connect(&proxy.endpoint());
-    wire.startup(PROTOCOL_3_0, &TRUSTED);
+    let mut wire = Wire::open(&proxy.endpoint(), &[]);
     // PostgreSQL's own message, relayed.
     assert_eq!(
         wire.until_closed()[0].field(b'M').unwrap(),
@@ -279,8 +277,7 @@ fn hello_to(host: &str, answer: &'static [u8]) -> (Vec<u8>, Vec<Message>, String
     let mut options = Options::new(&postgres);
     options.upstream = format!("postgres://{host}:{port}?sslmode=require");
     let proxy = Proxy::start_with(options);
-    let mut wire = Wire::connect(&proxy.endpoint());
-    wire.startup(PROTOCOL_3_0, &TRUSTED);
+    let mut wire = Wire::open(&proxy.endpoint(), &[]);
     let answer = wire.until_closed();
     (serving.join().unwrap(), answer, logged(&proxy))
 }

@@ -77,23 +77,10 @@ fn check(auth: Auth) {
 }
 
 #[test]
-fn trust() {
-    check(Auth::Trust);
-}
-
-#[test]
-fn password() {
-    check(Auth::Password);
-}
-
-#[test]
-fn md5() {
-    check(Auth::Md5);
-}
-
-#[test]
-fn scram() {
-    check(Auth::Scram);
+fn each_method() {
+    for auth in [Auth::Trust, Auth::Password, Auth::Md5, Auth::Scram] {
+        check(auth);
+    }
 }
 
 /// Byte for byte, if the exchange has nothing random in it.

@@ -3,18 +3,27 @@
 use pgpalisade_test_servers::machine::wait_until;
 use pgpalisade_test_servers::wire::{Batch, PROTOCOL_3_0, PROTOCOL_3_2, Wire, cancel_request};
 
-use super::{Talk, check, check_in};
+use super::{Talk, check_all, check_in};
 
+/// Each on the same server.
 #[test]
-fn notifications_while_idle() {
-    check(|talk| {
-        talk.query("LISTEN bell");
-        talk.stage.postgres.sql("NOTIFY bell, 'from elsewhere'");
-        talk.read_until(b'A');
-        talk.query("NOTIFY bell, 'from myself'");
-        talk.query("BEGIN; NOTIFY bell, 'at commit'");
-        talk.query("COMMIT");
-    });
+fn every_scene() {
+    check_all(&[
+        notifications_while_idle,
+        cancel_with_a_wrong_key,
+        terminated_while_idle,
+        terminated_in_a_statement,
+        a_client_that_vanishes,
+    ]);
+}
+
+fn notifications_while_idle(talk: &mut Talk<'_>) {
+    talk.query("LISTEN bell");
+    talk.stage.postgres.sql("NOTIFY bell, 'from elsewhere'");
+    talk.read_until(b'A');
+    talk.query("NOTIFY bell, 'from myself'");
+    talk.query("BEGIN; NOTIFY bell, 'at commit'");
+    talk.query("COMMIT");
 }
 
 fn wait_until_running(talk: &Talk<'_>, sql: &str) {
@@ -43,54 +52,42 @@ fn cancel() {
 }
 
 /// A wrong key cancels nothing and gets no reply.
-#[test]
-fn cancel_with_a_wrong_key() {
-    check(|talk| {
-        let sleep = "SELECT pg_sleep(0.3)";
-        talk.send(&Batch::new().query(sleep));
-        wait_until_running(talk, sleep);
-        let mut key = talk.wire.backend_key().to_vec();
-        key[7] ^= 1;
-        let mut other = Wire::connect(&talk.endpoint);
-        other.send_bytes(&cancel_request(&key));
-        talk.log.extend(other.until_closed());
-        talk.read_until(b'Z');
-    });
+fn cancel_with_a_wrong_key(talk: &mut Talk<'_>) {
+    let sleep = "SELECT pg_sleep(0.3)";
+    talk.send(&Batch::new().query(sleep));
+    wait_until_running(talk, sleep);
+    let mut key = talk.wire.backend_key().to_vec();
+    key[7] ^= 1;
+    let mut other = Wire::connect(&talk.endpoint);
+    other.send_bytes(&cancel_request(&key));
+    talk.log.extend(other.until_closed());
+    talk.read_until(b'Z');
 }
 
 /// Ended by an administrator: the client gets the server's own message.
-#[test]
-fn terminated_by_an_administrator() {
-    check(|talk| {
-        talk.stage.postgres.sql(&format!(
-            "SELECT pg_terminate_backend({})",
-            talk.wire.backend_pid()
-        ));
-        talk.read_until(0);
-    });
-    check(|talk| {
-        let sleep = "SELECT pg_sleep(61)";
-        talk.send(&Batch::new().query(sleep));
-        wait_until_running(talk, sleep);
-        talk.stage.postgres.sql(&format!(
-            "SELECT pg_terminate_backend({})",
-            talk.wire.backend_pid()
-        ));
-        talk.read_until(0);
-    });
+fn terminated_while_idle(talk: &mut Talk<'_>) {
+    talk.stage.postgres.sql(&format!(
+        "SELECT pg_terminate_backend({})",
+        talk.wire.backend_pid()
+    ));
+    talk.read_until(0);
+}
+
+fn terminated_in_a_statement(talk: &mut Talk<'_>) {
+    let sleep = "SELECT pg_sleep(61)";
+    talk.send(&Batch::new().query(sleep));
+    wait_until_running(talk, sleep);
+    terminated_while_idle(talk);
 }
 
 /// A client that vanishes leaves no session behind.
-#[test]
-fn a_client_that_vanishes() {
-    check(|talk| {
-        talk.query("BEGIN; INSERT INTO items VALUES (1, 'lost')");
-        let pid = talk.wire.backend_pid();
-        talk.wire.shut_down_writing();
-        talk.read_until(0);
-        let look = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
-        wait_until("the session to end", || {
-            talk.stage.postgres.value(&look) == "0"
-        });
+fn a_client_that_vanishes(talk: &mut Talk<'_>) {
+    talk.query("BEGIN; INSERT INTO items VALUES (1, 'lost')");
+    let pid = talk.wire.backend_pid();
+    talk.wire.shut_down_writing();
+    talk.read_until(0);
+    let look = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
+    wait_until("the session to end", || {
+        talk.stage.postgres.value(&look) == "0"
     });
 }

@@ -12,6 +12,7 @@ use pgpalisade_harness::proxy::wait_until_listening;
 use tempfile::TempDir;
 
 use crate::machine::{self, Signal};
+use crate::policy::PolicyFile;
 use crate::postgres::Postgres;
 use crate::wire::Endpoint;
 
@@ -58,6 +59,21 @@ impl Options {
 
     pub fn flag(mut self, name: &str, value: &str) -> Self {
         self.flags.extend([name.to_owned(), value.to_owned()]);
+        self
+    }
+
+    pub fn flags(self, flags: &[(&str, &str)]) -> Self {
+        let flags = flags.iter();
+        flags.fold(self, |options, (name, value)| options.flag(name, value))
+    }
+
+    pub fn policy(self, file: &PolicyFile) -> Self {
+        self.flag("--policy", &file.path().display().to_string())
+    }
+
+    /// With the store of this URL.
+    pub fn store(mut self, url: String) -> Self {
+        self.store = Store::Url(url);
         self
     }
 }

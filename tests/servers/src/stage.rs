@@ -21,27 +21,23 @@ impl Stage {
 
     /// After running SQL on the server.
     pub fn with(setup: &str) -> Self {
-        let postgres = Postgres::start();
-        postgres.sql(setup);
-        let proxy = Proxy::start(&postgres);
-        Self { proxy, postgres }
+        Self::with_options(setup, |options| options)
     }
 
     /// With additional flags for the proxy.
     pub fn with_flags(setup: &str, flags: &[(&str, &str)]) -> Self {
-        let postgres = Postgres::start();
-        postgres.sql(setup);
-        let options = Options::new(&postgres);
-        let options = flags
-            .iter()
-            .fold(options, |options, (name, value)| options.flag(name, value));
-        let proxy = Proxy::start_with(options);
-        Self { proxy, postgres }
+        Self::with_options(setup, |options| options.flags(flags))
     }
 
     pub fn governed(setup: &str, policy: &PolicyFile) -> Self {
-        let path = policy.path();
-        Self::with_flags(setup, &[("--policy", &path.display().to_string())])
+        Self::with_options(setup, |options| options.policy(policy))
+    }
+
+    pub fn with_options(setup: &str, change: impl FnOnce(Options) -> Options) -> Self {
+        let postgres = Postgres::start();
+        postgres.sql(setup);
+        let proxy = Proxy::start_with(change(Options::new(&postgres)));
+        Self { proxy, postgres }
     }
 
     /// Session through the proxy without a token.

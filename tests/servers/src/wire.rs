@@ -4,6 +4,7 @@
 
 mod batch;
 mod message;
+mod told;
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
