@@ -1,6 +1,6 @@
 //! Effects of executing a statement on data, by which a policy decides.
 
-use strum::{AsRefStr, Display, EnumIter};
+use strum::{AsRefStr, Display, EnumIter, IntoStaticStr};
 
 use crate::allocation::boxed;
 use crate::object_name::ObjectName;
@@ -116,7 +116,20 @@ fn names_bytes(names: &[ObjectName]) -> usize {
 }
 
 /// A kind of statement that a policy may refuse by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, AsRefStr, Display, EnumIter)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    AsRefStr,
+    Display,
+    EnumIter,
+    IntoStaticStr,
+)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Category {
     /// CREATE, ALTER, DROP, COMMENT, GRANT and REVOKE on objects of a database.
