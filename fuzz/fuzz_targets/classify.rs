@@ -72,7 +72,7 @@ fn look_at(effects: &Effects) {
     if effects.class == Class::Read {
         assert_eq!(effects.writes, Tables::none());
         // LOCK TABLE in ACCESS SHARE MODE has one.
-        let category = effects.category.map(|category| category.as_str());
+        let category: Option<&str> = effects.category.map(Into::into);
         assert!(matches!(category, None | Some("lock")), "{category:?}");
     }
     for tables in [&effects.writes, &effects.reads] {

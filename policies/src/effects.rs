@@ -1,7 +1,6 @@
 //! Effects of executing a statement on data, by which a policy decides.
 
-use std::fmt;
-use std::str::FromStr;
+use strum::{AsRefStr, Display, EnumIter, IntoStaticStr};
 
 use crate::allocation::boxed;
 use crate::object_name::ObjectName;
@@ -117,7 +116,21 @@ fn names_bytes(names: &[ObjectName]) -> usize {
 }
 
 /// A kind of statement that a policy may refuse by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    AsRefStr,
+    Display,
+    EnumIter,
+    IntoStaticStr,
+)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Category {
     /// CREATE, ALTER, DROP, COMMENT, GRANT and REVOKE on objects of a database.
     Ddl,
@@ -151,82 +164,4 @@ pub enum Category {
     Replication,
     /// A text that was not understood.
     Unparsed,
-}
-
-impl Category {
-    /// All categories, in the order of the documentation.
-    pub(crate) const ALL: [Self; 16] = [
-        Self::Ddl,
-        Self::Roles,
-        Self::Server,
-        Self::Maintenance,
-        Self::Truncate,
-        Self::CopyProgram,
-        Self::CopyFile,
-        Self::Do,
-        Self::Call,
-        Self::Lock,
-        Self::Notify,
-        Self::PrepareTransaction,
-        Self::PreparedTransactions,
-        Self::FunctionCall,
-        Self::Replication,
-        Self::Unparsed,
-    ];
-
-    /// Name in a policy file.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ddl => "ddl",
-            Self::Roles => "roles",
-            Self::Server => "server",
-            Self::Maintenance => "maintenance",
-            Self::Truncate => "truncate",
-            Self::CopyProgram => "copy-program",
-            Self::CopyFile => "copy-file",
-            Self::Do => "do",
-            Self::Call => "call",
-            Self::Lock => "lock",
-            Self::Notify => "notify",
-            Self::PrepareTransaction => "prepare-transaction",
-            Self::PreparedTransactions => "prepared-transactions",
-            Self::FunctionCall => "function-call",
-            Self::Replication => "replication",
-            Self::Unparsed => "unparsed",
-        }
-    }
-}
-
-impl fmt::Display for Category {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// No category has this name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnknownCategory;
-
-impl FromStr for Category {
-    type Err = UnknownCategory;
-
-    fn from_str(text: &str) -> Result<Self, UnknownCategory> {
-        let mut all = Self::ALL.into_iter();
-        all.find(|category| category.as_str() == text)
-            .ok_or(UnknownCategory)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_categories_are_read_back() {
-        for category in Category::ALL {
-            assert_eq!(category.as_str().parse(), Ok(category));
-        }
-        assert_eq!("DDL".parse::<Category>(), Err(UnknownCategory));
-    }
 }

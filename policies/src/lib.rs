@@ -36,7 +36,7 @@ pub use classify::{
 pub use control::{
     Access, AccessShow, Chain, Control, FencingShow, FencingVariable, Lifetime, Mistake,
 };
-pub use effects::{Category, Class, Effects, Tables, UnknownCategory};
+pub use effects::{Category, Class, Effects, Tables};
 pub use form::with_ascii_constants;
 pub use functions::reads_large_objects;
 pub use leftover::{Assignment, Leftover};

@@ -104,7 +104,7 @@ impl SessionPolicy {
     pub fn allows(&self, category: Category) -> Result<(), Reason> {
         match self.terms().refuses(category) {
             None => Ok(()),
-            Some(by) => Err(self.refusal(category.as_str(), by)),
+            Some(by) => Err(self.refusal(category.as_ref(), by)),
         }
     }
 
@@ -192,7 +192,7 @@ impl<'a> Examination<'a> {
             let also = also.map(|_| Category::Unparsed);
             for category in effects.category.into_iter().chain(also) {
                 if let Some(by) = terms.refuses(category) {
-                    return Err(self.refuse(category.as_str(), by));
+                    return Err(self.refuse(category.as_ref(), by));
                 }
             }
         }
@@ -275,7 +275,7 @@ impl<'a> Examination<'a> {
             format!(
                 "the query does not say which tables it {}: unknown_tables = \"{}\" ({})",
                 half.side.verb(),
-                said.value.as_str(),
+                said.value.as_ref(),
                 terms.source(said.by)
             )
         });
@@ -323,7 +323,7 @@ impl<'a> Examination<'a> {
         let (policy, terms) = (self.policy, self.terms);
         let (key, value, by) = match half.side {
             Side::Reads => ("reads", "current", terms.reads.by),
-            Side::Writes => ("writes", terms.writes.value.as_str(), terms.writes.by),
+            Side::Writes => ("writes", terms.writes.value.as_ref(), terms.writes.by),
         };
         if half.unlisted == Unlisted::Refused {
             return Err(self.refuse("writes to tables that no scope lists", by));

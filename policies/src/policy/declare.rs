@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use strum::{AsRefStr, EnumIter};
+
 use super::session::{SessionPolicy, Who};
 use super::terms::{By, Said, Terms};
 use super::who::WhoPattern;
@@ -19,7 +21,8 @@ pub(super) enum Declarable {
 }
 
 /// Duration for which the sessions of a rule may declare.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, AsRefStr, EnumIter)]
+#[strum(serialize_all = "kebab-case")]
 pub(super) enum DeclareFor {
     #[default]
     Session,

@@ -25,6 +25,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use strum::{AsRefStr, EnumIter};
+
 use crate::object_name::ObjectName;
 
 pub use decide::Decision;
@@ -54,7 +56,8 @@ impl ScopeId {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, AsRefStr, EnumIter)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Mode {
     #[default]
     Enforce,
@@ -89,7 +92,8 @@ impl TokenBounds {
 }
 
 /// Numbers that a session may declare as its token.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, AsRefStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Numbers {
     #[default]
     Any,
@@ -108,7 +112,8 @@ pub struct ElectedScope {
 }
 
 /// Treatment of the prepared transactions that a takeover finds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, AsRefStr, EnumIter)]
+#[strum(serialize_all = "kebab-case")]
 pub enum PreparedTransactions {
     #[default]
     Report,

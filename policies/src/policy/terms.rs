@@ -4,13 +4,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
+use strum::{AsRefStr, EnumIter};
 
 use super::declare::{Declarable, DeclareFor};
 use super::{Mode, ScopeId};
 use crate::effects::Category;
 
 /// Requirement of a write to a table that no scope lists.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, AsRefStr, EnumIter)]
+#[strum(serialize_all = "kebab-case")]
 pub(super) enum Writes {
     /// The current token of the session's scope.
     #[default]
@@ -19,7 +21,8 @@ pub(super) enum Writes {
     Refuse,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, AsRefStr, EnumIter)]
+#[strum(serialize_all = "kebab-case")]
 pub(super) enum Reads {
     #[default]
     Allow,
@@ -28,7 +31,8 @@ pub(super) enum Reads {
 }
 
 /// Tokens for a statement whose text does not name its tables.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, AsRefStr, EnumIter)]
+#[strum(serialize_all = "kebab-case")]
 pub(super) enum UnknownTables {
     /// Those of every scope that lists tables, and of the session's scope.
     #[default]
@@ -54,20 +58,11 @@ impl fmt::Display for SessionRule {
 }
 
 /// Time for which a client has a server connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, AsRefStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum PoolMode {
     Session,
     Transaction,
-}
-
-impl PoolMode {
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Session => "session",
-            Self::Transaction => "transaction",
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -145,25 +140,6 @@ impl fmt::Display for RuleOrigin<'_> {
             (By::Rule, Some(rule)) => write!(f, "{rule}"),
             (By::Defaults { line }, _) => write!(f, "[defaults], line {line}"),
             (By::Nobody | By::Rule, _) => f.write_str("the default"),
-        }
-    }
-}
-
-impl Writes {
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Token => "token",
-            Self::Allow => "allow",
-            Self::Refuse => "refuse",
-        }
-    }
-}
-
-impl UnknownTables {
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::EveryScope => "every-scope",
-            Self::SessionScope => "session-scope",
         }
     }
 }

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use strum::IntoEnumIterator as _;
+
 use super::*;
 use crate::effects::Class;
 use crate::effects::{Category, Effects, Tables};
@@ -579,8 +581,7 @@ fn unlooked_sessions_need_no_look() {
     ]
     .into_iter()
     .chain(
-        Category::ALL
-            .into_iter()
+        Category::iter()
             .filter(|c| *c != Category::Replication)
             // Every text with it is examined: see below.
             .filter(|c| *c != Category::PrepareTransaction)

@@ -190,7 +190,7 @@ fn explain(
             (Some(_), None) => Some("it executes a prepared statement".to_owned()),
             (_, why) => why.as_ref().map(ToString::to_string),
         },
-        category: effects.category.map(|category| category.as_str()),
+        category: effects.category.map(Into::into),
         writes: tables(&effects.writes, effects.class),
         reads: tables(&effects.reads, Class::Write),
         functions: effects.functions.iter().map(ToString::to_string).collect(),

@@ -117,7 +117,7 @@ impl Scene {
                 sums.sv_login.into(),
                 seconds,
                 rest,
-                key.mode.as_str().into(),
+                key.mode.as_ref().into(),
             ]
         };
         self.sums().into_iter().map(row).collect()
@@ -142,7 +142,7 @@ impl Scene {
                 port.clone(),
                 database.into(),
                 Cell::Null,
-                self.mode.as_str().into(),
+                self.mode.as_ref().into(),
                 servers.into(),
                 clients.into(),
                 Cell::Number(paused),

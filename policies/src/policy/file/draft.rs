@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use strum::{AsRefStr, EnumIter};
 use toml::Spanned;
 
 use crate::effects::Category;
@@ -33,7 +34,8 @@ pub(in crate::policy) struct Section {
     pub(in crate::policy) declare: Option<Spanned<Declare>>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, AsRefStr, EnumIter)]
+#[strum(serialize_all = "kebab-case")]
 pub(in crate::policy) enum Listing {
     Any,
     Listed,

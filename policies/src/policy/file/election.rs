@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use toml::Spanned;
-use toml::de::DeValue;
+use toml::de::DeTable;
 
 use super::draft::ScopeDraft;
-use super::reader::{KeyName, PolicyReader};
+use super::reader::{PolicyReader, Table};
 use crate::policy::remark::ValueError;
 
 const ELECTIONS_MAX: usize = 100;
@@ -14,31 +14,19 @@ const ELECTIONS_MAX: usize = 100;
 const NAME_MAX: usize = 200;
 
 impl PolicyReader<'_> {
-    /// Reads `{ etcd_election = ".." }`. `written` is the key of this value.
-    pub(super) fn election(
-        &mut self,
-        written: &str,
-        value: &Spanned<DeValue<'_>>,
-    ) -> Option<Spanned<Arc<str>>> {
-        const KEY: &str = "etcd_election";
-        let to_do = format!("write {{ {KEY} = \"...\" }}");
-        let table = self.table(written, value, &to_do)?;
-        let mut election = None;
-        for (key, value) in super::from_the_top(table) {
-            if key.get_ref() != KEY {
-                self.unknown("scope.NAME.numbers", written, key);
-                continue;
-            }
-            let name = KeyName {
-                key: "scope.NAME.numbers.etcd_election",
-                written: &format!("{written}.{KEY}"),
-            };
-            election = self.text(name, value, election_name);
+    /// Reads `{ etcd_election = ".." }`, if it is the value of `numbers`.
+    pub(super) fn election(&mut self, scope: &Table<'_>) -> Option<Spanned<Arc<str>>> {
+        let value = scope.election()?;
+        let written = format!("{}.numbers", scope.written);
+        let table = self.table("scope.NAME.numbers", written, Some(value), "");
+        if table.keys.is_some_and(DeTable::is_empty) {
+            let to_do = "write { etcd_election = \"...\" }";
+            self.error(
+                &value.span(),
+                format!("{} is empty ({to_do})", table.written),
+            );
         }
-        if table.is_empty() {
-            self.error(&value.span(), format_args!("{written} is empty ({to_do})"));
-        }
-        election
+        self.text(&table, "etcd_election", election_name)
     }
 }
 

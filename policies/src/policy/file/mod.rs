@@ -8,6 +8,7 @@ mod reader;
 #[cfg(test)]
 pub(super) mod tests;
 
+use strum::IntoEnumIterator as _;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
@@ -20,7 +21,7 @@ use super::terms::{PoolMode, Reads, UnknownTables, Writes};
 use super::who::WhoPattern;
 use super::{Mode, Numbers, Policy, PreparedTransactions, TokenBounds};
 use crate::effects::Category;
-use reader::{KeyName, PolicyReader};
+use reader::{PolicyReader, Table, Value, seconds};
 
 pub(super) use check::shadowed;
 pub(super) use draft::{Declare, Draft, Listing, RuleDraft, ScopeDraft, Section};
@@ -34,34 +35,6 @@ const SCOPES_MAX: usize = 100_000;
 /// Maximum number of rules, and of entries in one list: a session tries the rules in turn, and a list is compared
 /// with itself.
 const LIST_MAX: usize = 1000;
-
-const MODES: [(&str, Mode); 2] = [("enforce", Mode::Enforce), ("observe", Mode::Observe)];
-const READS: [(&str, Reads); 2] = [("allow", Reads::Allow), ("current", Reads::Current)];
-const WRITES: [(&str, Writes); 3] = [
-    ("token", Writes::Token),
-    ("allow", Writes::Allow),
-    ("refuse", Writes::Refuse),
-];
-const POOLS: [(&str, PoolMode); 1] = [("session", PoolMode::Session)];
-const UNKNOWN_TABLES: [(&str, UnknownTables); 2] = [
-    ("every-scope", UnknownTables::EveryScope),
-    ("session-scope", UnknownTables::SessionScope),
-];
-
-const DECLARE: [(&str, DeclareFor); 2] = [
-    ("session", DeclareFor::Session),
-    ("transaction", DeclareFor::Transaction),
-];
-const SCOPES: [(&str, Listing); 2] = [("any", Listing::Any), ("listed", Listing::Listed)];
-const NUMBERS: [(&str, Numbers); 2] = [("any", Numbers::Any), ("issued", Numbers::Issued)];
-const PREPARED: [(&str, PreparedTransactions); 3] = [
-    ("report", PreparedTransactions::Report),
-    ("refuse", PreparedTransactions::Refuse),
-    ("roll-back", PreparedTransactions::RollBack),
-];
-
-type TomlKey<'a> = Spanned<DeString<'a>>;
-type Value<'a> = Spanned<DeValue<'a>>;
 
 impl Policy {
     /// Reads the text of a policy file. `check_scope` returns what is wrong with the name of a scope.
@@ -104,135 +77,86 @@ fn in_order(mut remarks: Vec<Remark>) -> Vec<Remark> {
     remarks
 }
 
-/// Entries in the order of the file; the table is sorted by name.
-fn from_the_top<'v, 'a>(table: &'v DeTable<'a>) -> Vec<(&'v TomlKey<'a>, &'v Value<'a>)> {
-    let mut entries: Vec<_> = table.iter().collect();
-    entries.sort_by_key(|(key, _)| key.span().start);
-    entries
-}
-
 impl PolicyReader<'_> {
-    fn file(&mut self, table: &DeTable<'_>) -> Draft {
-        let mut draft = Draft::default();
-        for (key, value) in from_the_top(table) {
-            match &**key.get_ref() {
-                "defaults" => draft.defaults = self.defaults(value),
-                "tokens" => {
-                    let to_do = "write it below [tokens]";
-                    let table = self.table("tokens", value, to_do);
-                    for (key, value) in table.into_iter().flat_map(from_the_top) {
-                        self.tokens(key, value, &mut draft);
-                    }
-                }
-                "scope" => draft.scopes = self.scopes(value),
-                "session" => draft.rules = self.rules(value),
-                _ => self.unknown("", "", key),
-            }
-        }
-        draft
-    }
-
-    fn tokens(&mut self, key: &TomlKey<'_>, value: &Value<'_>, draft: &mut Draft) {
-        let same = |key| KeyName { key, written: key };
-        match &**key.get_ref() {
-            "scopes" => draft.scopes_may_be = self.word(same("tokens.scopes"), value, &SCOPES),
-            "max_scopes" => draft.max_scopes = self.number(same("tokens.max_scopes"), value),
-            _ => self.bound("tokens", "tokens", key, value, &mut draft.tokens),
-        }
-    }
-
-    fn defaults(&mut self, value: &Value<'_>) -> Section {
-        let mut section = Section::default();
-        let to_do = "write its keys below [defaults]";
-        let table = self.table("defaults", value, to_do);
-        for (key, value) in table.into_iter().flat_map(from_the_top) {
-            self.section("defaults", key, value, &mut section);
-        }
-        section
-    }
-
-    fn section(
-        &mut self,
-        table: &str,
-        key: &TomlKey<'_>,
-        value: &Value<'_>,
-        section: &mut Section,
-    ) {
-        let written = format!("{table}.{}", key.get_ref());
-        let name = KeyName {
-            key: &written,
-            written: &written,
+    fn file(&mut self, keys: &DeTable<'_>) -> Draft {
+        let file = Table {
+            known: "",
+            written: String::new(),
+            keys: Some(keys),
         };
-        match &**key.get_ref() {
-            "writes" => section.writes = self.word(name, value, &WRITES),
-            "reads" => section.reads = self.word(name, value, &READS),
-            "mode" => section.mode = self.word(name, value, &MODES),
-            "unknown_tables" => section.unknown_tables = self.word(name, value, &UNKNOWN_TABLES),
-            "scope" => section.scope = self.scope(name, value),
-            "refuse" => section.refuse = self.list(name, value, category),
-            "allow" => section.allow = self.list(name, value, category),
-            "declare" => section.declare = self.declare(name, value),
-            _ => self.unknown(table, table, key),
+        self.report_unknown(&file);
+        let to_do = "write its keys below [defaults]";
+        let defaults = self.table("defaults", "defaults".into(), file.value("defaults"), to_do);
+        let to_do = "write it below [tokens]";
+        let tokens = self.table("tokens", "tokens".into(), file.value("tokens"), to_do);
+        Draft {
+            defaults: self.section(&defaults),
+            tokens: self.bounds(&tokens),
+            max_scopes: self.number(&tokens, "max_scopes"),
+            scopes_may_be: self.word(&tokens, "scopes", Listing::iter()),
+            scopes: file
+                .value("scope")
+                .map_or_else(Vec::new, |all| self.scopes(all)),
+            rules: file
+                .value("session")
+                .map_or_else(Vec::new, |all| self.rules(all)),
         }
     }
 
-    fn declare(&mut self, name: KeyName<'_>, value: &Value<'_>) -> Option<Spanned<Declare>> {
+    fn section(&mut self, table: &Table<'_>) -> Section {
+        Section {
+            writes: self.word(table, "writes", Writes::iter()),
+            reads: self.word(table, "reads", Reads::iter()),
+            mode: self.word(table, "mode", Mode::iter()),
+            scope: inner(self.text(table, "scope", scope_name(self.check_scope))),
+            refuse: self.list(table, "refuse", category),
+            allow: self.list(table, "allow", category),
+            unknown_tables: self.word(table, "unknown_tables", UnknownTables::iter()),
+            declare: self.declare(table),
+        }
+    }
+
+    fn declare(&mut self, table: &Table<'_>) -> Option<Spanned<Declare>> {
+        let value = table.value("declare")?;
         let declare = match value.get_ref() {
             // An empty list is allowed here.
             DeValue::Array(array) if array.is_empty() => Declare::Scopes(Vec::new()),
             DeValue::Array(_) => {
-                let check = self.check_scope;
-                Declare::Scopes(self.list(name, value, |text| {
-                    check(text).map_err(|why| {
-                        ValueError::new(format!("{text:?} is not a valid scope name"), why)
-                    })?;
-                    Ok(Box::from(text))
-                }))
+                Declare::Scopes(self.list(table, "declare", scope_name(self.check_scope)))
             }
-            _ => Declare::For(self.word(name, value, &DECLARE)?.into_inner()),
+            _ => Declare::For(inner(self.word(table, "declare", DeclareFor::iter()))?),
         };
         Some(Spanned::new(value.span(), declare))
     }
 
-    /// Reads a key that `[tokens]` and scopes share. `table` is its place in the table of keys, `written` that in the
-    /// file.
-    fn bound(
-        &mut self,
-        table: &str,
-        written: &str,
-        key: &TomlKey<'_>,
-        value: &Value<'_>,
-        bounds: &mut TokenBounds,
-    ) {
-        let (known, written_key) = (
-            format!("{table}.{}", key.get_ref()),
-            format!("{written}.{}", key.get_ref()),
-        );
-        let name = KeyName {
-            key: &known,
-            written: &written_key,
+    /// Reads the keys that `[tokens]` and scopes share.
+    fn bounds(&mut self, table: &Table<'_>) -> TokenBounds {
+        let numbers = match table.election() {
+            Some(_) => None,
+            None => self.word(table, "numbers", [Numbers::Any, Numbers::Issued]),
         };
-        match &**key.get_ref() {
-            "max_step" => bounds.max_step = self.number(name, value),
-            "max_token" => bounds.max_token = self.number(name, value),
-            "numbers" => {
-                let word = self.word(name, value, &NUMBERS);
-                bounds.numbers = word.map(Spanned::into_inner);
-            }
-            "prepared_transactions" => {
-                let word = self.word(name, value, &PREPARED);
-                bounds.prepared = word.map(Spanned::into_inner);
-            }
-            "lock_delay" => bounds.lock_delay = self.seconds(name, value),
-            _ => self.unknown(table, written, key),
+        TokenBounds {
+            max_step: self.number(table, "max_step"),
+            max_token: self.number(table, "max_token"),
+            numbers: inner(numbers),
+            prepared: inner(self.word(
+                table,
+                "prepared_transactions",
+                PreparedTransactions::iter(),
+            )),
+            lock_delay: inner(self.text(table, "lock_delay", seconds)),
+            max_scopes: None,
         }
     }
 
     fn scopes(&mut self, value: &Value<'_>) -> Vec<ScopeDraft> {
         let mut scopes = Vec::new();
         let to_do = "write [scope.NAME], with the name of the scope";
-        let table = self.table("scope", value, to_do);
-        for (key, value) in table.into_iter().flat_map(from_the_top) {
+        let keys = self.keys("scope", value, to_do);
+        let mut entries: Vec<_> = keys.into_iter().flatten().collect();
+        // In the order of the file: the table is sorted by name.
+        entries.sort_by_key(|(key, _)| key.span().start);
+        for (key, value) in entries {
             let known = key::names_in("scope.NAME").any(|known| *known == **key.get_ref());
             if known && !matches!(value.get_ref(), DeValue::Table(_)) {
                 let message = format!("scope.{} is not in a scope ({to_do})", key.get_ref());
@@ -248,46 +172,27 @@ impl PolicyReader<'_> {
                 self.error(&key.span(), message);
                 break;
             }
-            scopes.extend(self.scope_table(key, value));
+            scopes.push(self.scope(key, value));
         }
         scopes
     }
 
-    fn scope_table(&mut self, key: &TomlKey<'_>, value: &Value<'_>) -> Option<ScopeDraft> {
+    fn scope(&mut self, key: &Spanned<DeString<'_>>, value: &Value<'_>) -> ScopeDraft {
         let written = format!("scope.{}", key.get_ref());
         let to_do = format!("write its keys below [{written}]");
-        let table = self.table(&written, value, &to_do)?;
-        let mut scope = ScopeDraft {
+        let table = self.table("scope.NAME", written, Some(value), &to_do);
+        let holders = table.value("holders").map(|value| {
+            let who = self.who(&format!("{}.holders", table.written), value);
+            Spanned::new(value.span(), who)
+        });
+        ScopeDraft {
             name: Spanned::new(key.span(), key.get_ref().as_ref().into()),
-            tables: Vec::new(),
-            mode: None,
-            bounds: TokenBounds::default(),
-            election: None,
-            holders: None,
-        };
-        for (key, value) in from_the_top(table) {
-            let written_key = format!("{written}.{}", key.get_ref());
-            let name = |key| KeyName {
-                key,
-                written: &written_key,
-            };
-            match &**key.get_ref() {
-                "tables" => {
-                    scope.tables = self.list(name("scope.NAME.tables"), value, TablePattern::parse);
-                }
-                "mode" => scope.mode = self.word(name("scope.NAME.mode"), value, &MODES),
-                "numbers" if matches!(value.get_ref(), DeValue::Table(_)) => {
-                    scope.election = self.election(&written_key, value);
-                }
-                "holders" => {
-                    let mut who = WhoPattern::default();
-                    self.who(&written_key, value, &mut who);
-                    scope.holders = Some(Spanned::new(value.span(), who));
-                }
-                _ => self.bound("scope.NAME", &written, key, value, &mut scope.bounds),
-            }
+            tables: self.list(&table, "tables", TablePattern::parse),
+            mode: self.word(&table, "mode", Mode::iter()),
+            bounds: self.bounds(&table),
+            election: self.election(&table),
+            holders,
         }
-        Some(scope)
     }
 
     fn rules(&mut self, value: &Value<'_>) -> Vec<RuleDraft> {
@@ -297,67 +202,37 @@ impl PolicyReader<'_> {
             self.error(&value.span(), message);
             return Vec::new();
         };
-        let mut rules = Vec::new();
-        for rule in array.iter() {
-            if rules.len() == LIST_MAX {
-                let message = format!("there are more than {LIST_MAX} rules (use patterns with *)");
-                self.error(&rule.span(), message);
-                break;
-            }
-            rules.extend(self.rule(rule));
+        if let Some(rule) = array.get(LIST_MAX) {
+            let message = format!("there are more than {LIST_MAX} rules (use patterns with *)");
+            self.error(&rule.span(), message);
         }
-        rules
+        let rules = array.iter().take(LIST_MAX);
+        rules.map(|rule| self.rule(rule)).collect()
     }
 
-    fn rule(&mut self, value: &Value<'_>) -> Option<RuleDraft> {
-        let table = self.table("session", value, "write [[session]] for each rule")?;
-        let mut rule = RuleDraft {
-            at: Spanned::new(value.span(), ()),
-            name: None,
-            who: WhoPattern::default(),
-            pool: None,
-            section: Section::default(),
-        };
-        let entries = from_the_top(table);
-        let mut keys = entries.iter().map(|(key, _)| key.get_ref());
-        let has_match = keys.any(|key| key == "match");
-        for (key, value) in entries {
-            let name = KeyName {
-                key: "session.name",
-                written: "session.name",
-            };
-            match &**key.get_ref() {
-                "match" => self.who("session.match", value, &mut rule.who),
-                "pool" => {
-                    let name = KeyName {
-                        key: "session.pool",
-                        written: "session.pool",
-                    };
-                    let word = self.word(name, value, &POOLS);
-                    rule.pool = word.map(Spanned::into_inner);
-                }
-                "name" => {
-                    let text = self.text(name, value, rule_name);
-                    rule.name = text.map(Spanned::into_inner);
-                }
-                _ => self.section("session", key, value, &mut rule.section),
-            }
-        }
-        if !has_match {
+    fn rule(&mut self, value: &Value<'_>) -> RuleDraft {
+        let to_do = "write [[session]] for each rule";
+        let table = self.table("session", "session".into(), Some(value), to_do);
+        let matched = table.value("match");
+        if table.keys.is_some() && matched.is_none() {
             let message = "the rule has no match (write match = { user = \"...\" }; \
                            what holds for every session belongs below [defaults])";
             self.error(&value.span(), message);
         }
-        Some(rule)
+        RuleDraft {
+            at: Spanned::new(value.span(), ()),
+            name: inner(self.text(&table, "name", rule_name)),
+            who: matched.map_or_else(WhoPattern::default, |who| self.who("session.match", who)),
+            pool: inner(self.word(&table, "pool", [PoolMode::Session])),
+            section: self.section(&table),
+        }
     }
 
-    fn who(&mut self, written: &str, value: &Value<'_>, who: &mut WhoPattern) {
+    fn who(&mut self, written: &str, value: &Value<'_>) -> WhoPattern {
         let (_, last) = written.rsplit_once('.').unwrap_or_default();
         let to_do = format!("write {last} = {{ user = \"...\" }}");
-        let Some(table) = self.table(written, value, &to_do) else {
-            return;
-        };
-        if table.is_empty() {
+        let table = self.table("session.match", written.to_owned(), Some(value), &to_do);
+        if table.keys.is_some_and(DeTable::is_empty) {
             let what = match last {
                 "match" => "what holds for every session belongs below [defaults]",
                 _ => "leave the key out if every session may hold it",
@@ -367,47 +242,44 @@ impl PolicyReader<'_> {
             );
             self.error(&value.span(), message);
         }
-        for (key, value) in from_the_top(table) {
-            let known = format!("session.match.{}", key.get_ref());
-            let written_key = format!("{written}.{}", key.get_ref());
-            let name = KeyName {
-                key: &known,
-                written: &written_key,
-            };
-            match &**key.get_ref() {
-                "user" => who.user = self.globs(name, value, nonempty_glob),
-                "database" => who.database = self.globs(name, value, nonempty_glob),
-                "application_name" => {
-                    who.application_name = self.globs(name, value, |text| Ok(Glob::new(text)));
-                }
-                // Here `*` requires a certificate.
-                "cn" => {
-                    let read = self.list(name, value, nonempty_glob);
-                    who.common_name = read.into_iter().map(Spanned::into_inner).collect();
-                }
-                "network" => {
-                    let read = self.list(name, value, Network::read);
-                    who.network = read.into_iter().map(Spanned::into_inner).collect();
-                }
-                _ => self.unknown("session.match", written, key),
-            }
+        let table = &table;
+        WhoPattern {
+            user: unless_any(self.list(table, "user", nonempty_glob)),
+            database: unless_any(self.list(table, "database", nonempty_glob)),
+            application_name: unless_any(
+                self.list(table, "application_name", |text| Ok(Glob::new(text))),
+            ),
+            // Here `*` requires a certificate.
+            common_name: plain(self.list(table, "cn", nonempty_glob)),
+            network: plain(self.list(table, "network", Network::read)),
         }
     }
+}
 
-    /// A `*` among them removes the condition.
-    fn globs(
-        &mut self,
-        name: KeyName<'_>,
-        value: &Value<'_>,
-        parse: impl Fn(&str) -> Result<Glob, ValueError>,
-    ) -> Vec<Glob> {
-        let read = self.list(name, value, parse);
-        let globs: Vec<Glob> = read.into_iter().map(Spanned::into_inner).collect();
-        if globs.iter().any(Glob::is_any) {
-            Vec::new()
-        } else {
-            globs
-        }
+fn inner<T>(read: Option<Spanned<T>>) -> Option<T> {
+    read.map(Spanned::into_inner)
+}
+
+fn plain<T>(read: Vec<Spanned<T>>) -> Vec<T> {
+    read.into_iter().map(Spanned::into_inner).collect()
+}
+
+/// A `*` among them removes the condition.
+fn unless_any(read: Vec<Spanned<Glob>>) -> Vec<Glob> {
+    let globs = plain(read);
+    if globs.iter().any(Glob::is_any) {
+        Vec::new()
+    } else {
+        globs
+    }
+}
+
+fn scope_name(
+    check: &dyn Fn(&str) -> Result<(), String>,
+) -> impl Fn(&str) -> Result<Box<str>, ValueError> {
+    move |text| {
+        let valid = check(text).map(|()| text.into());
+        valid.map_err(|why| ValueError::new(format!("{text:?} is not a valid scope name"), why))
     }
 }
 
@@ -433,11 +305,13 @@ fn rule_name(text: &str) -> Result<Box<str>, ValueError> {
 }
 
 fn category(text: &str) -> Result<Category, ValueError> {
-    text.parse().map_err(|_| {
-        let names = Category::ALL.iter().map(|category| category.as_str());
-        let to_do = match nearest(text, names.clone()) {
+    let all: Vec<Category> = Category::iter().collect();
+    let names: Vec<&str> = all.iter().map(Category::as_ref).collect();
+    let found = all.iter().find(|category| category.as_ref() == text);
+    found.copied().ok_or_else(|| {
+        let to_do = match nearest(text, names.iter().copied()) {
             Some(near) => format!("did you mean {near:?}?"),
-            None => format!("write some of: {}", names.collect::<Vec<_>>().join(", ")),
+            None => format!("write some of: {}", names.join(", ")),
         };
         ValueError::new(format!("{text:?} is not a kind of statement"), to_do)
     })

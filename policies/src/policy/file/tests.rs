@@ -536,7 +536,7 @@ fn the_table_of_keys_is_that_of_the_documentation() {
         .map(|key| (key.name.to_owned(), key.default.to_owned()))
         .collect();
     assert_eq!(rows, expect);
-    for category in Category::ALL {
+    for category in Category::iter() {
         let row = format!("\n| `{category}` | ");
         assert!(
             page.contains(&row),
