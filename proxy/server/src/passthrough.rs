@@ -15,7 +15,7 @@ use pgpalisade_fence::ReplicationPermit;
 use crate::client_table::ClientEntry;
 use crate::relay::{End, Established};
 use crate::transport::{Outbox, Socket, Stall};
-use crate::upstream::PassthroughUpstream;
+use crate::upstream::Upstream;
 use crate::worker::Worker;
 
 /// Turns of the loop before other connections of the worker get theirs.
@@ -33,7 +33,8 @@ pub(crate) struct Passthrough {
     worker: Rc<Worker>,
     client: Socket,
     client_outbox: Outbox,
-    server: PassthroughUpstream,
+    server: Upstream,
+    permit: ReplicationPermit,
     server_side: ServerSide,
     /// Runs while the client accepts nothing.
     stall: Stall,
@@ -59,7 +60,8 @@ impl Passthrough {
             worker,
             client,
             client_outbox: Outbox::default(),
-            server: PassthroughUpstream::new(server, permit),
+            server: Upstream::new(server),
+            permit,
             server_side: ServerSide::Open,
             stall: Stall::default(),
         };
@@ -204,7 +206,7 @@ impl Passthrough {
     }
 
     fn forward(&mut self, bytes: &[u8]) {
-        if let Err(error) = self.server.forward(bytes) {
+        if let Err(error) = self.server.forward_exempt(&self.permit, bytes) {
             self.on_deaf_server(&error);
         }
     }
