@@ -10,6 +10,7 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use bytes::BytesMut;
 use pgpalisade_fence::ReplicationPermit;
 
 use crate::client_table::ClientEntry;
@@ -44,13 +45,12 @@ impl Passthrough {
     /// Relays until one side closes, or the client accepts nothing for too long.
     pub(crate) async fn run(
         worker: Rc<Worker>,
-        client: Socket,
+        (client, client_bytes): (Socket, BytesMut),
         established: Established,
         permit: ReplicationPermit,
         entry: &ClientEntry,
     ) -> End {
         let Established {
-            client_bytes,
             server,
             tenure,
             server_bytes,
@@ -83,7 +83,7 @@ impl Passthrough {
         let end = tokio::select! {
             end = std::future::poll_fn(|cx| connection.poll(cx)) => end,
             () = over => End::Deposed,
-            _ = entry.is_to_end() => End::Killed,
+            cause = entry.end.ordered() => End::Forced(cause),
         };
         if let End::ClientLeft = end {
             connection.relay_to_the_end().await;

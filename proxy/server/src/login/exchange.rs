@@ -10,7 +10,6 @@ use pgpalisade_wire::encode::{self, Authentication};
 use pgpalisade_wire::header::{self, HEADER_LEN};
 
 use super::LoginError;
-use super::error::Unproved;
 use crate::accounts::{Accounts, Logins};
 use crate::backends::{channel_leg, readers};
 use crate::certificates::Loaded;
@@ -24,7 +23,8 @@ const PASSWORD_MAX: usize = 65_535;
 /// A client that has sent its startup packet.
 pub(super) struct Exchange<'a> {
     pub(super) client: &'a mut Socket,
-    pub(super) carry: &'a mut BytesMut,
+    /// Bytes that have come and are not read yet.
+    pub(super) carry: BytesMut,
     pub(super) shown: &'a Loaded,
     pub(super) user: &'a [u8],
     pub(super) pending: &'a mut PendingLogin,
@@ -91,7 +91,7 @@ impl Exchange<'_> {
             .ask(&Authentication::CleartextPassword, PASSWORD)
             .await?;
         let password = Password::take(&mut answer);
-        let password = password.map_err(|error| LoginError::Unproved(Unproved::Form(error)))?;
+        let password = password.map_err(LoginError::Password)?;
         Ok(Proof::new(Some(Credentials::Password(password)), None))
     }
 
@@ -106,7 +106,7 @@ impl Exchange<'_> {
         self.client.write_all(&out).await?;
         self.pending.owes();
         loop {
-            let carry = &mut *self.carry;
+            let carry = &mut self.carry;
             if let Some(header) = header::parse(carry, |_| expected.max)? {
                 if header.tag != b'p' {
                     return Err(LoginError::OutOfTurn(expected.what, header.tag));
@@ -128,7 +128,7 @@ impl Exchange<'_> {
         match refusal {
             LoginRefusal::Proof => {
                 let user = String::from_utf8_lossy(self.user).into_owned();
-                LoginError::Unproved(Unproved::Wrong(user))
+                LoginError::WrongPassword(user)
             }
             refusal => LoginError::Scram(refusal),
         }
