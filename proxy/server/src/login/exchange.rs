@@ -20,6 +20,9 @@ use crate::transport::Socket;
 const SASL_MAX: usize = 1024;
 const PASSWORD_MAX: usize = 65_535;
 
+/// What PostgreSQL calls an answer in SCRAM.
+const SASL_RESPONSE: &str = "SASL response";
+
 /// A client that has sent its startup packet.
 pub(super) struct Exchange<'a> {
     pub(super) client: &'a mut Socket,
@@ -68,12 +71,12 @@ impl Exchange<'_> {
         let leg = channel_leg(self.client, shown.map(|leg| leg.acceptor.certificate()));
         let names = mechanisms(&leg).iter().map(ToString::to_string);
         let offer = Authentication::SASL(names.collect());
-        let answer = self.ask(&offer, SASL).await?;
+        let answer = self.ask(&offer, SASL_RESPONSE, SASL_MAX).await?;
         let offered = Offered::new(account, leg, nonce(&rand::random()));
         let challenge = offered.challenge(&answer);
         let (challenged, challenge) = challenge.map_err(|refusal| self.refused(refusal))?;
         let challenge = Authentication::SASLContinue(challenge.into());
-        let proof = self.ask(&challenge, SASL).await?;
+        let proof = self.ask(&challenge, SASL_RESPONSE, SASL_MAX).await?;
         let proven = challenged
             .prove(&proof)
             .map_err(|refusal| self.refused(refusal))?;
@@ -87,9 +90,9 @@ impl Exchange<'_> {
         if readers(self.client) == Readers::Anybody {
             return Err(LoginError::ReadablePassword);
         }
-        let mut answer = self
-            .ask(&Authentication::CleartextPassword, PASSWORD)
-            .await?;
+        let request = Authentication::CleartextPassword;
+        let answer = self.ask(&request, "password response", PASSWORD_MAX);
+        let mut answer = answer.await?;
         let password = Password::take(&mut answer);
         let password = password.map_err(LoginError::Password)?;
         Ok(Proof::new(Some(Credentials::Password(password)), None))
@@ -99,7 +102,8 @@ impl Exchange<'_> {
     async fn ask(
         &mut self,
         request: &Authentication,
-        expected: Expected,
+        expected: &'static str,
+        max: usize,
     ) -> Result<BytesMut, LoginError> {
         let mut out = BytesMut::new();
         encode::put(&mut out, request);
@@ -107,9 +111,9 @@ impl Exchange<'_> {
         self.pending.owes();
         loop {
             let carry = &mut self.carry;
-            if let Some(header) = header::parse(carry, |_| expected.max)? {
+            if let Some(header) = header::parse(carry, |_| max)? {
                 if header.tag != b'p' {
-                    return Err(LoginError::OutOfTurn(expected.what, header.tag));
+                    return Err(LoginError::OutOfTurn(expected, header.tag));
                 }
                 if carry.len() >= header.frame_len() {
                     self.pending.answered();
@@ -134,19 +138,3 @@ impl Exchange<'_> {
         }
     }
 }
-
-#[derive(Clone, Copy)]
-struct Expected {
-    what: &'static str,
-    max: usize,
-}
-
-const SASL: Expected = Expected {
-    what: "SASL response",
-    max: SASL_MAX,
-};
-
-const PASSWORD: Expected = Expected {
-    what: "password response",
-    max: PASSWORD_MAX,
-};
