@@ -25,7 +25,7 @@ impl Relay {
     /// Declares tokens for the session, after everything sent before has been answered:
     ///
     /// 1. Makes the open transaction read-write, if that is due.
-    /// 2. Finds the session's server process.
+    /// 2. Finds the session's server process, by the pid that the server told at login. It must show a trace.
     /// 3. Declares each token, which ends the sessions of lower ones.
     pub(super) async fn obtain(
         &mut self,
@@ -49,10 +49,11 @@ impl Relay {
                 let trace = SessionProbe::random();
                 self.session.leave_trace(trace.text());
                 self.await_trace(wanted, deadline).await?;
-                let finding = identify(&takeover, pid, trace, deadline);
+                let finding = takeover.identify(pid, trace, deadline);
                 let session = match self.meanwhile(finding).await? {
                     Ok(session) => session,
-                    Err(rejection) => {
+                    Err(error) => {
+                        let rejection = Box::new(rejection(None, error));
                         let met = self.session.on_not_identified(wanted, rejection);
                         self.put_output();
                         return Ok(met);
@@ -123,17 +124,6 @@ impl Relay {
             .extract_if(.., is_over)
             .for_each(Lease::give_back);
     }
-}
-
-/// Finds the server process by the pid that the server told at login, and checks that it shows the trace.
-async fn identify(
-    takeover: &Takeover,
-    pid: i32,
-    trace: SessionProbe,
-    deadline: Instant,
-) -> Result<Identified, Box<Rejection>> {
-    let found = takeover.identify(pid, trace, deadline).await;
-    found.map_err(|error| Box::new(rejection(None, error)))
 }
 
 /// A session that declares tokens.
