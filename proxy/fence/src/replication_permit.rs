@@ -6,7 +6,8 @@ use super::{SessionFence, TokenValue};
 use crate::rejection::Rejection;
 
 /// Proof that a connection is exempt as a whole: nothing that it sends needs a [`Permit`](super::Permit). Only this
-/// module makes them, for replication connections that the policy allows. Only `PassthroughUpstream::new` takes them.
+/// module makes them, for replication connections that the policy allows. Only `Upstream::forward_exempt` asks for
+/// them.
 #[must_use = "a permit is to be spent on the connection that it was made for"]
 #[derive(Debug)]
 pub struct ReplicationPermit(());

@@ -13,9 +13,9 @@ use pgpalisade_fence::HeldTokens;
 use pgpalisade_logins::{ClientAddr, SessionLabel};
 use pgpalisade_policies::{Leftover, PoolMode};
 use pgpalisade_session::Activity;
-use tokio::sync::Notify;
 
-use crate::leadership::{Grant, Leadership, Loss, Member, Term};
+use crate::forced_end::{Cause, ForcedEnd};
+use crate::leadership::{Grant, Leadership, Term};
 
 /// Activity of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,8 +90,7 @@ impl ClientTable {
             state: AtomicU8::new(ClientState::LoggingIn.number()),
             server_pid: AtomicI32::new(0),
             left: AtomicU8::new(0),
-            end: OnceLock::new(),
-            ending: Notify::new(),
+            end: Arc::default(),
             grant,
             term: OnceLock::new(),
             facts: Mutex::new(Facts {
@@ -128,7 +127,7 @@ impl ClientTable {
         // A separate look-up, to release its lock at once.
         let entry = self.entries.get(&id).map(|entry| Arc::clone(&entry));
         entry.is_some_and(|entry| {
-            entry.end(Cause::Killed);
+            entry.end.order(Cause::Killed);
             true
         })
     }
@@ -158,17 +157,6 @@ impl Drop for Listed {
     }
 }
 
-/// Reason to end a connection, other than one of its sides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cause {
-    Killed,
-    LeaseLost,
-    /// This proxy no longer leads with the token that it gave the connection.
-    TermEnded(Loss),
-    /// This proxy leads now, and the connection has no token.
-    LeadGained,
-}
-
 #[derive(Debug)]
 pub struct ClientEntry {
     pub id: u64,
@@ -178,8 +166,7 @@ pub struct ClientEntry {
     server_pid: AtomicI32,
     /// Place in [`Leftover::ALL`] from 1 on; 0 for none.
     left: AtomicU8,
-    end: OnceLock<Cause>,
-    ending: Notify,
+    pub(crate) end: Arc<ForcedEnd>,
     /// Token that the listener gives.
     grant: Option<Arc<Grant>>,
     term: OnceLock<Arc<Term>>,
@@ -260,47 +247,15 @@ impl ClientEntry {
 
     /// Makes the connection part of the term, until its sockets are closed. `None`: this proxy does not lead, and the
     /// connection is closed once it does.
-    pub(crate) fn join(self: &Arc<Self>, leadership: &Leadership) -> Option<Arc<Term>> {
-        let connection: Arc<dyn Member> = Arc::<Self>::clone(self);
+    pub(crate) fn join(&self, leadership: &Leadership) -> Option<Arc<Term>> {
         let joined = leadership.term().filter(|term| {
             let is_first = self.term.set(Arc::clone(term)).is_ok();
-            is_first && term.add(self.id, Arc::clone(&connection))
+            is_first && term.add(self.id, Arc::clone(&self.end))
         });
         if joined.is_none() {
-            leadership.add_without_token(self.id, connection);
+            leadership.add_without_token(self.id, Arc::clone(&self.end));
         }
         joined
-    }
-
-    /// Ends the connection. The first cause counts.
-    pub(crate) fn end(&self, cause: Cause) {
-        let _is_to_end_already = self.end.set(cause);
-        self.ending.notify_one();
-    }
-
-    #[inline]
-    pub(crate) fn cause(&self) -> Option<Cause> {
-        self.end.get().copied()
-    }
-
-    /// Waits until the connection must end. One task waits at a time.
-    pub(crate) async fn is_to_end(&self) -> Cause {
-        loop {
-            match self.cause() {
-                Some(cause) => return cause,
-                None => self.ending.notified().await,
-            }
-        }
-    }
-}
-
-impl Member for ClientEntry {
-    fn end(&self, loss: Loss) {
-        self.end(Cause::TermEnded(loss));
-    }
-
-    fn end_without_token(&self) {
-        self.end(Cause::LeadGained);
     }
 }
 
@@ -368,7 +323,9 @@ mod tests {
         assert_eq!(ids(&table), [2, 3]);
         assert!(!table.kill(1));
         assert!(
-            table.kill(3) && third.entry().cause().is_some() && second.entry().cause().is_none()
+            table.kill(3)
+                && third.entry().end.cause().is_some()
+                && second.entry().end.cause().is_none()
         );
     }
 
@@ -377,12 +334,12 @@ mod tests {
         let table = ClientTable::default();
         let listed = table.enter(ClientAddr::Local, None);
         let entry = Arc::clone(listed.entry());
-        let waiting = tokio::spawn(async move { entry.is_to_end().await });
+        let waiting = tokio::spawn(async move { entry.end.ordered().await });
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());
         assert!(table.kill(listed.entry().id));
         waiting.await.unwrap();
-        listed.entry().is_to_end().await;
+        listed.entry().end.ordered().await;
     }
 
     #[test]

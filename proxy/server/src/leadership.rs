@@ -9,7 +9,6 @@ mod number_file;
 mod on_loss;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -22,16 +21,9 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::forced_end::{Cause, ForcedEnd, Loss};
+
 pub use number_file::NumberFile;
-
-/// A connection of a listener that gives a token.
-pub(crate) trait Member: fmt::Debug + Send + Sync {
-    /// Closes the connection, whose token ends.
-    fn end(&self, loss: Loss);
-
-    /// Closes the connection, which has no token: a new one gets it.
-    fn end_without_token(&self);
-}
 
 /// What a listener gives to each of its sessions.
 #[derive(Debug)]
@@ -49,46 +41,6 @@ pub enum Without {
     Read,
     /// Refused at login.
     Refuse,
-}
-
-/// Why a connection without a token is closed.
-pub(crate) const LEAD_GAINED: &str = "this proxy leads now, and a new connection gets the token";
-
-/// Reason for the end of a term.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Loss {
-    /// The lease could not be renewed, or is gone.
-    Lease,
-    /// The election says that this replica no longer leads.
-    Election,
-    /// The election could not be read, or its holder has not renewed it, for so long that another may lead.
-    Unread,
-    /// A session has declared a higher token, or the scope was repaired.
-    Mark,
-    /// The proxy has reached no primary for a while.
-    Primary,
-    /// The proxy stops, or another process takes over.
-    Stop,
-}
-
-impl Loss {
-    pub(crate) const MESSAGE: &str = "terminating connection: this proxy no longer leads, and the token of its \
-                                      listener has ended";
-    pub(crate) const HINT: &str = "Drop all that was decided under this token. A new connection gets a new token once \
-                                   this proxy leads again.";
-
-    pub(crate) const fn why(self) -> &'static str {
-        match self {
-            Self::Lease => "The lease could not be renewed in time.",
-            Self::Election => "The election that the proxy follows has ended this lead.",
-            Self::Unread => {
-                "The election that the proxy follows could not be read, or was not renewed, in time."
-            }
-            Self::Mark => "The mark of the scope has risen above the token.",
-            Self::Primary => "The proxy has found no primary for 15 s.",
-            Self::Stop => "The proxy stops, or a new process takes over from it.",
-        }
-    }
 }
 
 /// What makes this proxy lead.
@@ -109,7 +61,7 @@ pub struct Leadership {
     on_loss: Vec<String>,
     term: Mutex<Option<Arc<Term>>>,
     /// Connections without a token, by their ids in the client table.
-    without: Mutex<HashMap<u64, Arc<dyn Member>>>,
+    without: Mutex<HashMap<u64, Arc<ForcedEnd>>>,
 }
 
 impl Leadership {
@@ -124,7 +76,7 @@ impl Leadership {
     }
 
     /// Adds a connection that gets no token. It is closed once this proxy leads.
-    pub(crate) fn add_without_token(&self, id: u64, connection: Arc<dyn Member>) {
+    pub(crate) fn add_without_token(&self, id: u64, connection: Arc<ForcedEnd>) {
         self.without.lock().insert(id, connection);
         // A term may have begun since the connection has looked.
         if self.term().is_some() {
@@ -139,7 +91,7 @@ impl Leadership {
     /// Closes the connections that have no token, because a pool would keep them for good.
     fn end_those_without_token(&self) {
         for connection in self.without.lock().values() {
-            connection.end_without_token();
+            connection.order(Cause::LeadGained);
         }
     }
 }
@@ -160,7 +112,7 @@ pub struct Term {
 struct Members {
     is_over: bool,
     /// By their ids in the client table.
-    connections: HashMap<u64, Arc<dyn Member>>,
+    connections: HashMap<u64, Arc<ForcedEnd>>,
 }
 
 impl Term {
@@ -185,7 +137,7 @@ impl Term {
     }
 
     /// Adds a connection, unless the term is over. Returns whether it was added.
-    pub(crate) fn add(&self, id: u64, connection: Arc<dyn Member>) -> bool {
+    pub(crate) fn add(&self, id: u64, connection: Arc<ForcedEnd>) -> bool {
         let mut members = self.members.lock();
         if !members.is_over {
             members.connections.insert(id, connection);
@@ -203,7 +155,7 @@ impl Term {
     }
 
     /// Lets no connection join any more, and returns those that have.
-    fn close(&self) -> Vec<Arc<dyn Member>> {
+    fn close(&self) -> Vec<Arc<ForcedEnd>> {
         let mut members = self.members.lock();
         members.is_over = true;
         members.connections.values().cloned().collect()
@@ -212,7 +164,7 @@ impl Term {
     /// Ends the term: closes all its connections, and waits until none is left. One task may wait.
     async fn end(&self, loss: Loss) {
         for connection in self.close() {
-            connection.end(loss);
+            connection.order(Cause::TermEnded(loss));
         }
         while !self.members.lock().connections.is_empty() {
             self.left.notified().await;
@@ -262,7 +214,7 @@ mod tests {
     use pgpalisade_logins::ClientAddr;
 
     use super::*;
-    use crate::client_table::{Cause, ClientTable};
+    use crate::client_table::ClientTable;
 
     fn token(value: u64) -> Token {
         Token::new(value).unwrap()
@@ -295,10 +247,13 @@ mod tests {
         let mut ending = pin!(term.end(Loss::Lease));
         assert_eq!(ending.as_mut().poll(&mut cx), Poll::Pending);
         let ended = Some(Cause::TermEnded(Loss::Lease));
-        assert_eq!([first.entry().cause(), second.entry().cause()], [ended; 2]);
+        assert_eq!(
+            [first.entry().end.cause(), second.entry().end.cause()],
+            [ended; 2]
+        );
         // One that comes now gets no token, though the term is not yet taken away: it is to connect again.
         assert!(third.entry().join(&leadership).is_none());
-        assert_eq!(third.entry().cause(), Some(Cause::LeadGained));
+        assert_eq!(third.entry().end.cause(), Some(Cause::LeadGained));
         drop(first);
         assert_eq!(ending.as_mut().poll(&mut cx), Poll::Pending);
         drop(second);

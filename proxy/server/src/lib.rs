@@ -15,6 +15,7 @@ mod classification;
 pub mod client_table;
 mod collected;
 mod end_watch;
+mod forced_end;
 pub mod history;
 pub mod hosts;
 pub mod leadership;

@@ -20,11 +20,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use pgpalisade_authority::Scope;
 use pgpalisade_fence::ReplicationPermit;
 use pgpalisade_logins::{ClientAddr, SessionLabel};
-use pgpalisade_policies::{Access, PoolMode};
-use pgpalisade_pool::ClientId;
+use pgpalisade_policies::PoolMode;
 use pgpalisade_session::tokens::TokenRequest;
 use pgpalisade_session::{Beginning, ClientHalf, Session};
 use pgpalisade_wire::backend::TransactionStatus;
@@ -41,13 +39,12 @@ use crate::passthrough::Passthrough;
 use crate::pause;
 use crate::pending_logins::PendingLogin;
 use crate::pooling::SharedLogin;
-use crate::relay::{Established, NotBegun, Parked, Relay, Served};
+use crate::relay::{ClientSide, Established, NotBegun, Parked, Relay, Served};
 use crate::transport::{Lookout, Socket};
 use crate::worker::Worker;
 
-use channel_binding::Binding;
 use context::LoginContext;
-use error::{Insecure, LoginError, Silence};
+use error::{LoginError, Silence};
 use exchange::Exchange;
 use refusal::refuse;
 use startup::{StartupKind, StartupRequest};
@@ -74,52 +71,42 @@ pub(crate) async fn serve_client(
             biased;
             login = log_in(&worker, &mut client, &mut client_addr, &mut pending, listed) => login,
             () = has_left(&worker, lookout) => Err(LoginError::ClientLeft),
-            cause = listed.is_to_end() => Err(LoginError::of_cause(cause)),
+            cause = listed.end.ordered() => Err(LoginError::Ended(cause)),
         }
     };
     let outcome = tokio::select! {
         outcome = worker.shared.timers.timeout(worker.shared.limits.login_timeout, login) => outcome,
         () = worker.drain.cancelled() => return None,
     };
-    match outcome {
-        Ok(Ok((LoginOutcome::Session(session), place))) => {
-            let left = worker
-                .shared
-                .limits
-                .login_timeout
-                .saturating_sub(begun.elapsed());
-            // Boxed because it is as large as a session, which many connections never become.
-            let shown = Publisher::new(Arc::clone(listed));
-            let relay = Box::pin(begin(&worker, client, *session, left, shown)).await;
-            drop(pending);
-            return relay.map(|relay| (Served::Bound(relay), place));
-        }
-        Ok(Ok((LoginOutcome::Shared(login), place))) => {
-            let shown = Publisher::new(Arc::clone(listed));
-            let begun = Box::pin(begin_shared(&worker, client, *login, shown)).await;
-            drop(pending);
-            return begun.map(|served| (served, place));
-        }
-        // As with PostgreSQL, the client may send this and close.
-        Ok(Ok((LoginOutcome::Cancel(packet), _place))) => {
-            backends::cancel(&worker, &packet).await;
-        }
-        Ok(Ok((LoginOutcome::Replication(replication), _place))) => {
-            drop(pending);
-            let (established, permit) = (replication.established, replication.permit);
-            let user = replication.label.user.as_str();
-            tracing::info!(%client_addr, user, "a replication connection begins: it is not fenced");
-            listed.set_state(ClientState::Streaming);
-            let end = Passthrough::run(worker, client, established, permit, listed).await;
-            tracing::info!(%client_addr, user, %end, "a replication connection ended");
-        }
-        Ok(Err(error)) => refuse(&worker.shared, &mut client, client_addr, &error).await,
-        Err(_) => {
-            let error = LoginError::Unanswered;
+    let (outcome, place) = match outcome.unwrap_or(Err(LoginError::Unanswered)) {
+        Ok(done) => done,
+        Err(error) => {
             refuse(&worker.shared, &mut client, client_addr, &error).await;
+            return None;
         }
+    };
+    let login = match outcome {
+        LoginOutcome::LoggedIn(login) => login,
+        // As with PostgreSQL, the client may send this and close.
+        LoginOutcome::Cancel(packet) => {
+            backends::cancel(&worker, &packet).await;
+            return None;
+        }
+    };
+    if let Service::Replication(permit, established) = login.service {
+        drop(pending);
+        let user = login.label.user.as_str();
+        tracing::info!(%client_addr, user, "a replication connection begins: it is not fenced");
+        listed.set_state(ClientState::Streaming);
+        let client = (client, login.client_bytes);
+        let end = Passthrough::run(worker, client, established, permit, listed).await;
+        tracing::info!(%client_addr, user, %end, "a replication connection ended");
+        return None;
     }
-    None
+    // Boxed because it is as large as a session, which many connections never become.
+    let served = Box::pin(begin(&worker, client, login, begun, listed)).await;
+    drop(pending);
+    served.map(|served| (served, place))
 }
 
 fn socket(worker: &Worker, stream: ClientStream) -> io::Result<Socket> {
@@ -136,19 +123,43 @@ fn socket(worker: &Worker, stream: ClientStream) -> io::Result<Socket> {
 async fn begin(
     worker: &Rc<Worker>,
     client: Socket,
-    login: LoggedIn,
-    within: Duration,
-    shown: Publisher,
-) -> Option<Box<Relay>> {
-    let relay = Box::new(Relay::new(
-        Rc::clone(worker),
-        login.label,
-        shown,
-        login.session,
-        client,
-        login.established,
-    ));
-    begin_with(relay, login.wanted.as_ref(), &login.ready, within).await
+    login: Box<LoggedIn>,
+    begun: Instant,
+    listed: &Arc<ClientEntry>,
+) -> Option<Served> {
+    let shown = Publisher::new(Arc::clone(listed));
+    let client = ClientSide::new(worker, login.label, shown, client, login.client_bytes);
+    let (wanted, limit) = (login.wanted.as_ref(), worker.shared.limits.login_timeout);
+    let relay = match login.service {
+        Service::Own(session, established, ready) => {
+            let relay = Box::new(Relay::new(client, session, established));
+            begin_with(relay, wanted, &ready, limit.saturating_sub(begun.elapsed())).await?
+        }
+        Service::Shared(half, seat) => {
+            let mut ready = BytesMut::new();
+            let idle = ReadyForQuery::new(TransactionStatus::Idle.into());
+            encode::put(&mut ready, &idle);
+            let mut parked = Box::new(Parked::new(client, half, seat));
+            if wanted.is_none() {
+                parked.say(&ready);
+                return Some(Served::Parked(parked));
+            }
+            let lending = tokio::select! {
+                lent = parked.lend() => lent,
+                // A connection with a token must not outlive it.
+                _ = listed.end.ordered() => return None,
+            };
+            match lending {
+                Ok(relay) => begin_with(relay, wanted, &ready, limit).await?,
+                Err((parked, error)) => {
+                    parked.refuse(error).await;
+                    return None;
+                }
+            }
+        }
+        Service::Replication(..) => return None,
+    };
+    Some(Served::Bound(relay))
 }
 
 /// Declares the tokens of a startup packet, and tells the client that it is ready.
@@ -158,8 +169,10 @@ async fn begin_with(
     ready: &[u8],
     within: Duration,
 ) -> Option<Box<Relay>> {
-    let worker = relay.worker();
-    let client_addr = relay.client_addr();
+    let (worker, client_addr) = (
+        Rc::clone(&relay.client.worker),
+        relay.client.label.client_addr,
+    );
     let outcome = tokio::select! {
         outcome = worker.shared.timers.timeout(within, relay.begin(wanted, ready)) => outcome,
         () = worker.drain.cancelled() => return None,
@@ -179,73 +192,27 @@ async fn begin_with(
     None
 }
 
-/// Begins a session that shares server connections.
-async fn begin_shared(
-    worker: &Rc<Worker>,
-    client: Socket,
-    login: SharedSession,
-    shown: Publisher,
-) -> Option<Served> {
-    let mut ready = BytesMut::new();
-    encode::put(
-        &mut ready,
-        &ReadyForQuery::new(TransactionStatus::Idle.into()),
-    );
-    let client = (client, login.client_bytes);
-    let listed = Arc::clone(shown.entry());
-    let parked = Parked::new(worker, login.label, shown, login.half, client, login.seat);
-    let mut parked = Box::new(parked);
-    let Some(wanted) = &login.wanted else {
-        parked.say(&ready);
-        return Some(Served::Parked(parked));
-    };
-    let within = worker.shared.limits.login_timeout;
-    let lending = tokio::select! {
-        lent = parked.lend() => lent,
-        // A connection with a token must not outlive it.
-        _ = listed.is_to_end() => return None,
-    };
-    match lending {
-        Ok(relay) => {
-            let relay = begin_with(relay, Some(wanted), &ready, within).await?;
-            Some(Served::Bound(relay))
-        }
-        Err((parked, error)) => {
-            parked.refuse(error).await;
-            None
-        }
-    }
-}
-
 enum LoginOutcome {
     Cancel(Bytes),
-    Session(Box<LoggedIn>),
-    Shared(Box<SharedSession>),
-    Replication(ReplicationLogin),
+    LoggedIn(Box<LoggedIn>),
 }
 
+/// A client that PostgreSQL has admitted.
 struct LoggedIn {
     label: Arc<SessionLabel>,
-    session: Session,
     wanted: Option<TokenRequest>,
-    /// ReadyForQuery, held back.
-    ready: Bytes,
-    established: Established,
-}
-
-/// A client that is lent a server connection for each transaction.
-struct SharedSession {
-    label: Arc<SessionLabel>,
-    half: Box<ClientHalf>,
-    wanted: Option<TokenRequest>,
-    seat: Seat,
+    /// Bytes that it has sent since.
     client_bytes: BytesMut,
+    service: Service,
 }
 
-struct ReplicationLogin {
-    label: Arc<SessionLabel>,
-    permit: ReplicationPermit,
-    established: Established,
+/// What serves a client.
+enum Service {
+    /// A server connection of its own, with ReadyForQuery, held back.
+    Own(Session, Established, Bytes),
+    /// A server connection that it is lent for each transaction.
+    Shared(Box<ClientHalf>, Seat),
+    Replication(ReplicationPermit, Established),
 }
 
 async fn log_in(
@@ -278,9 +245,8 @@ async fn log_in(
         StartupKind::Startup(request) => request,
     };
     pending.answered();
-    if let Some(Err(lacks)) = leg.map(|leg| encryption::check(client, leg)) {
-        let who = request.who(client_addr);
-        return Err(LoginError::Insecure(Insecure { lacks, who }));
+    if let Some(leg) = leg {
+        encryption::check(client, leg, || request.who(client_addr))?;
     }
     let place = pending.place().await.ok_or(LoginError::Full)?;
     let mut label = request.label(client_addr);
@@ -292,16 +258,21 @@ async fn log_in(
     };
     listed.set_label(&Arc::new(label.clone()), encryption);
     let entry = LoginContext::new(worker, label, listed);
-    let established = establish(worker, shown, client, carry, &request, entry, pending).await?;
-    // This label has a process id.
-    let (label, mode) = match &established {
-        LoginOutcome::Session(session) => (&session.label, PoolMode::Session),
-        LoginOutcome::Shared(session) => (&session.label, PoolMode::Transaction),
-        LoginOutcome::Replication(replication) => (&replication.label, PoolMode::Session),
-        LoginOutcome::Cancel(_) => return Ok((established, place)),
+    let exchange = Exchange {
+        client,
+        carry,
+        shown,
+        user: request.user(),
+        pending,
     };
-    listed.admit(label, encryption, mode);
-    Ok((established, place))
+    let login = establish(worker, exchange, &request, entry).await?;
+    let mode = match login.service {
+        Service::Shared(..) => PoolMode::Transaction,
+        Service::Own(..) | Service::Replication(..) => PoolMode::Session,
+    };
+    // This label has a process id.
+    listed.admit(&login.label, encryption, mode);
+    Ok((LoginOutcome::LoggedIn(Box::new(login)), place))
 }
 
 /// Returns when the client has left, so the login can be dropped at any step.
@@ -328,107 +299,57 @@ async fn connect(
 /// Authenticates a client at PostgreSQL, and reads the tokens of its startup packet.
 async fn establish(
     worker: &Rc<Worker>,
-    shown: &Loaded,
-    client: &mut Socket,
-    mut carry: BytesMut,
+    mut exchange: Exchange<'_>,
     request: &StartupRequest,
     mut entry: LoginContext<'_>,
-    pending: &mut PendingLogin,
-) -> Result<LoginOutcome, LoginError> {
+) -> Result<LoggedIn, LoginError> {
     let (scope, wanted) = entry.declared(request)?;
     let permit = entry.permit(request, wanted.as_ref())?;
     let own_place = entry.own_place(permit.as_ref())?;
-    if permit.is_none() && own_place.is_none() && worker.backends.is_some() {
-        let exchange = Exchange {
-            client,
-            carry: &mut carry,
-            shown,
-            user: request.user(),
-            pending,
-        };
-        let (told, seat) = share(worker, exchange, request, entry.client()).await?;
+    let service = if permit.is_none() && own_place.is_none() && worker.backends.is_some() {
+        let client = entry.client();
+        worker.gate.is_open().await;
+        let (logins, pooling) = (&worker.shared.logins, &worker.shared.pooling);
+        let obtain = async |login: &SharedLogin| try_login(worker, client, login).await;
+        let packet = request.packet();
+        let login = pooled::authenticate(&mut exchange, logins, packet, pooling, obtain).await?;
+        let seat = Seat::new(worker, client, login.login, login.cancel_key);
         entry.on_authenticated(seat.backend_pid());
-        return Ok(entry.shared(told, scope, wanted, (seat, carry)));
-    }
-    let mut server = connect(worker, request).await?;
-    let mut legs = authentication::Legs {
-        binding: Binding::between(client, shown, &server.socket),
-        client,
-        carry: &mut carry,
-        server: &mut server.socket,
-        shown,
+        let told = login.greeting.initial.reported.default_access();
+        Service::Shared(Box::new(ClientHalf::begin(entry.fence, scope, told)), seat)
+    } else {
+        let mut server = connect(worker, request).await?;
+        let authenticating =
+            mediated::authenticate(&mut exchange, &mut server.socket, &worker.shared);
+        let authenticated =
+            UpstreamConnection::while_primary(server.tenure.as_ref(), authenticating).await?;
+        entry.on_authenticated(authenticated.backend_pid);
+        let established = Established {
+            server: server.socket,
+            tenure: server.tenure,
+            server_bytes: authenticated.server_carry,
+            own_place,
+        };
+        if let Some(permit) = permit {
+            exchange.client.write_all(&authenticated.ready).await?;
+            Service::Replication(permit, established)
+        } else {
+            let session = Session::new(Beginning {
+                reported: authenticated.initial.reported,
+                texts: authenticated.initial.texts,
+                backend_pid: authenticated.backend_pid,
+                fence: entry.fence,
+                scope,
+            });
+            Service::Own(session, established, authenticated.ready)
+        }
     };
-    let shared = &worker.shared;
-    let authenticating = mediated::authenticate(&mut legs, shared, request, pending);
-    let authenticated =
-        UpstreamConnection::while_primary(server.tenure.as_ref(), authenticating).await?;
-    entry.on_authenticated(authenticated.backend_pid);
-    let established = Established {
-        client_bytes: carry,
-        server: server.socket,
-        tenure: server.tenure,
-        server_bytes: authenticated.server_carry,
-        own_place,
-    };
-    if let Some(permit) = permit {
-        client.write_all(&authenticated.ready).await?;
-        return Ok(LoginOutcome::Replication(ReplicationLogin {
-            label: Arc::new(entry.label),
-            permit,
-            established,
-        }));
-    }
-    let LoginContext { label, fence, .. } = entry;
-    let session = Session::new(Beginning {
-        reported: authenticated.initial.reported,
-        texts: authenticated.initial.texts,
-        backend_pid: authenticated.backend_pid,
-        fence,
-        scope,
-    });
-    Ok(LoginOutcome::Session(Box::new(LoggedIn {
-        label: Arc::new(label),
-        session,
+    Ok(LoggedIn {
+        label: Arc::new(entry.label),
         wanted,
-        ready: authenticated.ready,
-        established,
-    })))
-}
-
-impl LoginContext<'_> {
-    /// The session of a client that shares server connections.
-    fn shared(
-        self,
-        told: Option<Access>,
-        scope: Option<Scope>,
-        wanted: Option<TokenRequest>,
-        (seat, client_bytes): (Seat, BytesMut),
-    ) -> LoginOutcome {
-        LoginOutcome::Shared(Box::new(SharedSession {
-            half: Box::new(ClientHalf::begin(self.fence, scope, told)),
-            label: Arc::new(self.label),
-            wanted,
-            seat,
-            client_bytes,
-        }))
-    }
-}
-
-/// Authenticates a client that shares server connections. Returns the access mode that it was told, and its place.
-async fn share(
-    worker: &Rc<Worker>,
-    mut exchange: Exchange<'_>,
-    request: &StartupRequest,
-    client: ClientId,
-) -> Result<(Option<Access>, Seat), LoginError> {
-    worker.gate.is_open().await;
-    let (logins, pooling) = (&worker.shared.logins, &worker.shared.pooling);
-    let obtain = async |login: &SharedLogin| try_login(worker, client, login).await;
-    let login =
-        pooled::authenticate(&mut exchange, logins, request.packet(), pooling, obtain).await?;
-    let told = login.greeting.initial.reported.default_access();
-    let seat = Seat::new(worker, client, login.login, login.cancel_key);
-    Ok((told, seat))
+        client_bytes: exchange.carry,
+        service,
+    })
 }
 
 /// TLS settings for a client; none on a unix socket, as with PostgreSQL.

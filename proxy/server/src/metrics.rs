@@ -37,6 +37,12 @@ pub(crate) use tally::WorkerTally;
 /// Limit of scopes with separate series.
 const SCOPES_MAX: usize = 1000;
 
+/// Names of the bases of permits, in the order of `pgpalisade_fence::Basis`.
+const BASES: [&str; 4] = ["not_required", "token", "exempt", "failed_transaction"];
+
+/// Where bytes come from.
+const SIDES: [&str; 2] = ["client", "server"];
+
 type Label = [(&'static str, &'static str); 1];
 
 #[derive(Debug, Clone)]
@@ -129,39 +135,27 @@ impl Metrics {
 
     pub fn totals(&self) -> Totals {
         let tallies = self.tallies.lock();
-        let total = Total::of(&tallies);
+        let total = Total(&tallies);
         Totals {
             sessions: self.sessions.get(),
-            lent: total.lent(),
-            waited_us: total.waited_us(),
-            statements: total.statements().iter().map(|(_, count)| count).sum(),
-            received: total.received().iter().map(|(_, count)| count).sum(),
+            lent: total.sum(|tally| &tally.pool.lent),
+            waited_us: total.sum(|tally| &tally.pool.waited_us),
+            statements: all(total.sums(BASES, |tally| &tally.statements)),
+            received: all(total.sums(SIDES, |tally| &tally.received)),
         }
     }
 
     pub fn register(&self, takeover: &Takeover, registry: &mut Registry) {
         let ours = registry.sub_registry_with_prefix("pgpalisade");
-        ours.register(
-            "connections",
-            "Client connections accepted",
-            self.connections.clone(),
-        );
-        ours.register(
-            "connections_open",
-            "Open client connections",
-            self.open.clone(),
-        );
-        ours.register(
-            "logins_refused",
-            "Clients that the proxy itself refused, by SQLSTATE",
-            self.refused.clone(),
-        );
+        let help = "Client connections accepted";
+        ours.register("connections", help, self.connections.clone());
+        let help = "Open client connections";
+        ours.register("connections_open", help, self.open.clone());
+        let help = "Clients that the proxy itself refused, by SQLSTATE";
+        ours.register("logins_refused", help, self.refused.clone());
         ours.register("sessions", "Sessions begun", self.sessions.clone());
-        ours.register(
-            "sessions_ended",
-            "Sessions ended, by reason",
-            self.ended.clone(),
-        );
+        let help = "Sessions ended, by reason";
+        ours.register("sessions_ended", help, self.ended.clone());
         ours.register_collector(Box::new(Traffic(Arc::clone(&self.tallies))));
         ours.register_collector(Box::new(Arc::clone(&self.rejections)));
         ours.register_collector(Box::new(MarkCollector(Arc::clone(&self.marks))));
@@ -177,23 +171,28 @@ struct Traffic(Arc<Mutex<Vec<Arc<Tally>>>>);
 impl Collector for Traffic {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let tallies = self.0.lock();
-        let total = Total::of(&tallies);
+        let total = Total(&tallies);
         let encoder = &mut encoder;
         let help = "Statements sent to PostgreSQL, by the basis of their permit.";
-        let counts = total.statements().map(counter);
-        family(encoder, "statements", help, "basis", counts)?;
+        let counts = total.sums(BASES, |tally| &tally.statements);
+        family(encoder, "statements", help, "basis", counts.map(counter))?;
         let help = "Bytes received, without TLS.";
-        let counts = total.received().map(counter);
-        family(encoder, "received_bytes", help, "from", counts)?;
+        let counts = total.sums(SIDES, |tally| &tally.received);
+        family(encoder, "received_bytes", help, "from", counts.map(counter))?;
         let help = "Lookups of query texts among the cached verdicts, by result.";
-        let counts = total.verdicts().map(counter);
-        family(encoder, "verdicts", help, "known", counts)?;
-        let (kept, bytes) = (total.verdicts_kept() as f64, total.verdict_bytes() as f64);
+        let counts = total.sums(["text", "form", "no"], |tally| &tally.verdicts);
+        family(encoder, "verdicts", help, "known", counts.map(counter))?;
+        let kept = total.sum(|tally| &tally.verdicts_kept) as f64;
         gauge(encoder, "verdicts_kept", "Cached verdicts.", kept)?;
+        let bytes = total.sum(|tally| &tally.verdict_bytes) as f64;
         let help = "Memory of the cached verdicts.";
         gauge(encoder, "verdicts_kept_bytes", help, bytes)?;
         total.encode_pool(encoder)
     }
+}
+
+fn all<const N: usize>(sums: [(&str, u64); N]) -> u64 {
+    sums.iter().map(|(_, sum)| sum).sum()
 }
 
 fn counter((name, count): (&str, u64)) -> (&str, ConstCounter<u64>) {

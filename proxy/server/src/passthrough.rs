@@ -10,12 +10,13 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use bytes::BytesMut;
 use pgpalisade_fence::ReplicationPermit;
 
 use crate::client_table::ClientEntry;
 use crate::relay::{End, Established};
 use crate::transport::{Outbox, Socket, Stall};
-use crate::upstream::PassthroughUpstream;
+use crate::upstream::Upstream;
 use crate::worker::Worker;
 
 /// Turns of the loop before other connections of the worker get theirs.
@@ -33,7 +34,8 @@ pub(crate) struct Passthrough {
     worker: Rc<Worker>,
     client: Socket,
     client_outbox: Outbox,
-    server: PassthroughUpstream,
+    server: Upstream,
+    permit: ReplicationPermit,
     server_side: ServerSide,
     /// Runs while the client accepts nothing.
     stall: Stall,
@@ -43,13 +45,12 @@ impl Passthrough {
     /// Relays until one side closes, or the client accepts nothing for too long.
     pub(crate) async fn run(
         worker: Rc<Worker>,
-        client: Socket,
+        (client, client_bytes): (Socket, BytesMut),
         established: Established,
         permit: ReplicationPermit,
         entry: &ClientEntry,
     ) -> End {
         let Established {
-            client_bytes,
             server,
             tenure,
             server_bytes,
@@ -59,7 +60,8 @@ impl Passthrough {
             worker,
             client,
             client_outbox: Outbox::default(),
-            server: PassthroughUpstream::new(server, permit),
+            server: Upstream::new(server),
+            permit,
             server_side: ServerSide::Open,
             stall: Stall::default(),
         };
@@ -81,7 +83,7 @@ impl Passthrough {
         let end = tokio::select! {
             end = std::future::poll_fn(|cx| connection.poll(cx)) => end,
             () = over => End::Deposed,
-            _ = entry.is_to_end() => End::Killed,
+            cause = entry.end.ordered() => End::Forced(cause),
         };
         if let End::ClientLeft = end {
             connection.relay_to_the_end().await;
@@ -204,7 +206,7 @@ impl Passthrough {
     }
 
     fn forward(&mut self, bytes: &[u8]) {
-        if let Err(error) = self.server.forward(bytes) {
+        if let Err(error) = self.server.forward_exempt(&self.permit, bytes) {
             self.on_deaf_server(&error);
         }
     }

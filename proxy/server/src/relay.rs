@@ -12,36 +12,27 @@ mod server_side;
 mod token_grant;
 
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use crate::backends::lending::{Lent, Seat};
-use crate::client_table::{Cause, ClientState, Publisher};
-use crate::end_watch::EndWatch;
-use crate::leadership::{LEAD_GAINED, Loss};
+use crate::client_table::ClientState;
 use crate::rejection::Rejection;
-use crate::rejection_log::SessionLabel;
 use crate::session::action::{Prerequisite, RecordedRefusal};
-use crate::session::endings::Ending;
 use crate::session::tokens::TokenRequest;
 use crate::session::{Activity, Met, Session};
-use crate::takeover::{Lease, PrimaryTerm};
+use crate::takeover::PrimaryTerm;
 use crate::transport::Socket;
 use crate::upstream::{ServerSide, Upstream};
-use crate::worker::Worker;
 use bytes::BytesMut;
-use client_side::ClientSide;
-use pgpalisade_logins::ClientAddr;
 use tokio::sync::OwnedSemaphorePermit;
 
+pub(crate) use client_side::ClientSide;
 pub(crate) use end::End;
 pub(crate) use parked::{Parked, Served};
 
 /// Turns of the loop before other connections of the worker get theirs.
 const TURNS_MAX: usize = 4;
-
-const ENDED_BECAUSE: &str = "terminating connection because";
 
 /// Time for a client to read why it gets no session, or why its session ended.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -65,28 +56,19 @@ enum Turn {
 
 /// A connection that PostgreSQL has authenticated.
 pub(crate) struct Relay {
-    worker: Rc<Worker>,
-    label: Arc<SessionLabel>,
-    /// Publishes the session's state.
-    shown: Publisher,
+    pub(crate) client: Box<ClientSide>,
     session: Session,
-    client: Box<ClientSide>,
     server: Box<ServerSide>,
-    /// Leases of the tokens that the session holds or is about to hold.
-    leases: Vec<Lease>,
     /// The client's place in the pool and its server connection, if that is lent.
     lent: Option<(Seat, Lent)>,
     /// Place beside the pool, up to the end.
     _own_place: Option<OwnedSemaphorePermit>,
-    ends: EndWatch,
     /// Whether the calling task is woken at the client's and the server's end.
     is_woken: bool,
 }
 
-/// Parts of a connection after its login, without the client's socket.
+/// The server's part of a connection after its login.
 pub(crate) struct Established {
-    /// Bytes that the client has already sent.
-    pub(crate) client_bytes: BytesMut,
     pub(crate) server: Socket,
     /// The server's term as the primary, if known.
     pub(crate) tenure: Option<PrimaryTerm>,
@@ -112,37 +94,17 @@ impl From<End> for NotBegun {
 impl Relay {
     /// A connection whose server has said that it is ready.
     #[must_use]
-    pub(crate) fn new(
-        worker: Rc<Worker>,
-        label: Arc<SessionLabel>,
-        shown: Publisher,
-        session: Session,
-        client: Socket,
-        established: Established,
-    ) -> Self {
+    pub(crate) fn new(client: ClientSide, session: Session, established: Established) -> Self {
         let upstream = Upstream::new(established.server);
         let server = ServerSide::new(upstream, established.server_bytes, established.tenure);
         Self {
-            ends: client_ends(&worker, &shown),
-            worker,
-            label,
-            shown,
+            client: Box::new(client),
             session,
-            client: Box::new(ClientSide::new(client, established.client_bytes)),
             server: Box::new(server),
-            leases: Vec::new(),
             lent: None,
             _own_place: established.own_place,
             is_woken: false,
         }
-    }
-
-    pub(crate) fn worker(&self) -> Rc<Worker> {
-        Rc::clone(&self.worker)
-    }
-
-    pub(crate) fn client_addr(&self) -> ClientAddr {
-        self.label.client_addr
     }
 
     /// Declares the tokens of the startup packet, and tells the client that it is ready.
@@ -178,7 +140,7 @@ impl Relay {
     /// Tells the client why there is no session, and closes.
     pub(crate) async fn refuse(mut self, error: &[u8]) {
         self.client.put_own(error);
-        let timers = self.worker.shared.timers.clone();
+        let timers = self.client.worker.shared.timers.clone();
         let _ = timers.timeout(REFUSAL_TIMEOUT, self.send_rest()).await;
         self.client.socket.shut_down_write();
     }
@@ -192,7 +154,11 @@ impl Relay {
             Err(end) if self.may_survive(&end) => return self.park(Some(&end)),
             Err(end) => end,
         };
-        self.worker.shared.metrics.session_ended(end.reason());
+        self.client
+            .worker
+            .shared
+            .metrics
+            .session_ended(end.reason());
         let (lent, is_busy) = (self.lent.take(), !self.session.is_answered());
         let finish = async move {
             self.finish(end).await;
@@ -213,8 +179,8 @@ impl Relay {
             if self.session.has_next_reply() {
                 return Ok(());
             }
-        } else if self.worker.gate.is_shut() {
-            let worker = Rc::clone(&self.worker);
+        } else if self.client.worker.gate.is_shut() {
+            let worker = Rc::clone(&self.client.worker);
             self.while_the_client_stays(worker.gate.is_open()).await?;
         }
         let mut need = self.on_kept_client_bytes()?;
@@ -226,14 +192,14 @@ impl Relay {
                 },
                 Some(prerequisite) => {
                     let waits = ClientState::Session(Activity::Active);
-                    self.shown.entry().set_state(waits);
+                    self.client.shown.entry().set_state(waits);
                     let since = Instant::now();
                     match prerequisite {
                         Prerequisite::Replies => self.await_replies().await?,
                         // Boxed because it is large, and rarely needed.
                         other => Box::pin(self.prepare(other)).await?,
                     }
-                    self.worker.clock.prepared(since);
+                    self.client.worker.clock.prepared(since);
                     self.on_kept_client_bytes()?
                 }
             };
@@ -266,7 +232,7 @@ impl Relay {
                     return Poll::Ready(Err(self.end_for_shutdown()));
                 }
                 self.publish();
-                if !self.leases.is_empty() && self.session.is_answered() {
+                if !self.client.leases.is_empty() && self.session.is_answered() {
                     self.give_back_leases();
                 }
                 if self.is_to_park()? {
@@ -284,7 +250,7 @@ impl Relay {
     #[inline]
     fn publish(&mut self) {
         let (activity, tokens) = (self.session.activity(), self.session.tokens());
-        self.shown.publish(activity, tokens);
+        self.client.shown.publish(activity, tokens);
     }
 
     #[inline]
@@ -301,7 +267,7 @@ impl Relay {
             // The server may have said why it closed; that is read before the socket is given up.
             tracing::debug!(%error, "writing to the server");
         }
-        self.client.poll_flush(&self.worker, cx)
+        self.client.poll_flush(cx)
     }
 
     /// Moves the server's messages while something is waited for. After a few turns other connections get theirs.
@@ -334,130 +300,25 @@ impl Relay {
                 enforcement,
                 statement,
             } = refusal;
-            let rejections = &self.worker.shared.rejections;
+            let rejections = &self.client.worker.shared.rejections;
             let statement = statement.map(|judged| rejections.statement(&judged));
             let statement = statement.unwrap_or_default();
-            self.worker
-                .record(&rejection, &self.label, statement, enforcement);
+            self.client
+                .worker
+                .record(&rejection, &self.client.label, statement, enforcement);
         }
     }
 
     /// Applies a policy that was loaded since the last message. Returns whether there was one.
     #[inline]
     fn follow_policy(&mut self) -> bool {
-        let is_another = !self.worker.is_in_force(self.session.fence());
+        let is_another = !self.client.worker.is_in_force(self.session.fence());
         if is_another {
-            self.session.follow(self.worker.fence_for(&self.label));
+            self.session
+                .follow(self.client.worker.fence_for(&self.client.label));
         }
         is_another
     }
-
-    /// Handles the end of a session that has told its client why.
-    fn ended(&mut self, ending: impl Into<Box<Ending>>) -> End {
-        let ending = ending.into();
-        self.put_output();
-        let client_addr = self.label.client_addr;
-        match &*ending {
-            Ending::ProtocolViolation(error) => {
-                tracing::info!(%client_addr, %error, "protocol violation by the client");
-            }
-            Ending::OwnStatement(message) => {
-                tracing::error!(%client_addr, error = %message, "a statement of the proxy's own failed");
-            }
-            Ending::Unguarded(message) => {
-                tracing::error!(%client_addr, error = %message, "ending a session that cannot be guarded");
-            }
-            Ending::Contradiction { reply, command_tag } => {
-                // At once, so that its open transaction cannot be committed.
-                self.server.upstream.abort();
-                tracing::error!(
-                    %client_addr,
-                    user = self.label.user,
-                    %reply,
-                    command_tag,
-                    "PostgreSQL's reply does not match the proxy's decision: ending the session"
-                );
-            }
-            Ending::Unanswered
-            | Ending::TakenOver
-            | Ending::OutcomeUnknown
-            | Ending::Deposed
-            | Ending::ByServer => {}
-        }
-        End::Session(ending)
-    }
-
-    /// Ends the session if its server is no longer the primary, or an operator or a lost lease ends it.
-    fn check_end(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
-        if !self.is_woken {
-            self.ends.register(cx);
-            self.server.register_end(cx);
-            self.is_woken = true;
-        }
-        if let Some(cause) = self.shown.entry().cause() {
-            return Err(self.end_for(cause));
-        }
-        if !self.server.is_deposed() {
-            return Ok(());
-        }
-        let ending = self.session.end_with_its_server();
-        self.server.upstream.abort();
-        Err(self.ended(ending))
-    }
-
-    /// A stopping proxy lets every session finish its transaction, and then ends it. PostgreSQL's smart shutdown
-    /// would wait for the session.
-    fn is_to_stop(&self) -> bool {
-        self.worker.stopping.get() && self.session.is_idle()
-    }
-
-    /// Ends the session without waiting for what is in flight. KILL is for a client that does not read, or a
-    /// statement that does not end; after a lost lease another client, or another proxy, may lead soon.
-    fn end_for(&mut self, cause: Cause) -> End {
-        let (mut message, detail) = match cause {
-            Cause::Killed => (
-                format!("{ENDED_BECAUSE} an operator ended it with KILL"),
-                "",
-            ),
-            Cause::LeaseLost => (
-                format!("{ENDED_BECAUSE} its lease could not be renewed in time"),
-                "",
-            ),
-            Cause::TermEnded(loss) => (Loss::MESSAGE.to_owned(), loss.why()),
-            Cause::LeadGained => (format!("{ENDED_BECAUSE} {LEAD_GAINED}"), ""),
-        };
-        let (sqlstate, hint) = match cause {
-            _ if self.session.may_have_committed() => {
-                message.push_str(", and it is not known whether the last statement was committed");
-                ("08007", "Connect again, and read the data to find out.")
-            }
-            Cause::Killed | Cause::LeaseLost | Cause::LeadGained => ("57P01", "Connect again."),
-            Cause::TermEnded(_) => ("PF001", Loss::HINT),
-        };
-        self.session.say_fatal(sqlstate, &message, detail, hint);
-        self.put_output();
-        self.server.upstream.abort();
-        cause.into()
-    }
-
-    fn end_for_shutdown(&mut self) -> End {
-        self.session.say_fatal(
-            "57P01",
-            "terminating connection because pgpalisade is shutting down",
-            "",
-            "Connect again.",
-        );
-        self.put_output();
-        End::Shutdown
-    }
-}
-
-/// Wakes the client's task when the proxy stops, or an operator or a lost lease ends it.
-fn client_ends(worker: &Worker, shown: &Publisher) -> EndWatch {
-    let (drain, entry) = (worker.drain.clone(), Arc::clone(shown.entry()));
-    EndWatch::new(async move {
-        tokio::join!(drain.cancelled(), entry.is_to_end());
-    })
 }
 
 /// Keeps the bytes from `done` on.

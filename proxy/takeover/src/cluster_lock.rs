@@ -78,14 +78,13 @@ pub(super) async fn take(
     kind: StoreLock,
 ) -> Result<(), StartError> {
     let taken = try_lock(client, CLASS, ours, kind).await?;
-    let seen = look_around(client, ours).await?;
+    look_around(client, ours, kind).await?;
     if taken {
-        return seen.admits(ours, kind);
+        return Ok(());
     }
-    // Another session excludes this one, here or in another database. It is a proxy, or it lacks the rights.
-    seen.admits(ours, kind)?;
+    // Another session excludes this one, here or in another database, and is no proxy: it lacks the rights.
     take_spare(client, ours, kind).await?;
-    look_around(client, ours).await?.admits(ours, kind)
+    look_around(client, ours, kind).await
 }
 
 /// Takes the lock in a class that nobody can have expected.
@@ -124,29 +123,14 @@ async fn try_lock(
     answer(rows.first().ok_or(ControlError::Lost)?, 0)
 }
 
-/// Proxies with the same authority.
-#[derive(Default)]
-struct LockHolders {
-    any: Option<LockHolder>,
-    exclusive: Option<LockHolder>,
-}
-
-impl LockHolders {
-    /// Locks of different classes do not exclude each other, so what they would exclude is decided here.
-    fn admits(self, ours: AuthorityId, kind: StoreLock) -> Result<(), StartError> {
-        let in_the_way = match kind {
-            StoreLock::Exclusive => self.any,
-            StoreLock::Shared => self.exclusive,
-        };
-        match in_the_way {
-            None => Ok(()),
-            Some(holder) => Err(StartError::Taken { ours, holder }),
-        }
-    }
-}
-
-async fn look_around(client: &Client, ours: AuthorityId) -> Result<LockHolders, StartError> {
-    let mut seen = LockHolders::default();
+/// Looks for proxies that exclude this one. Locks of different classes do not exclude each other, so what they would
+/// exclude is decided here.
+async fn look_around(
+    client: &Client,
+    ours: AuthorityId,
+    kind: StoreLock,
+) -> Result<(), StartError> {
+    let mut in_the_way = None;
     for proxy in proxies(client).await? {
         if proxy.authority != ours.short() {
             return Err(StartError::OtherAuthority {
@@ -155,12 +139,14 @@ async fn look_around(client: &Client, ours: AuthorityId) -> Result<LockHolders, 
                 holder: proxy.holder,
             });
         }
-        if proxy.lock == StoreLock::Exclusive {
-            seen.exclusive = Some(proxy.holder.clone());
+        if [kind, proxy.lock].contains(&StoreLock::Exclusive) {
+            in_the_way = Some(proxy.holder);
         }
-        seen.any = Some(proxy.holder);
     }
-    Ok(seen)
+    match in_the_way {
+        None => Ok(()),
+        Some(holder) => Err(StartError::Taken { ours, holder }),
+    }
 }
 
 /// Every other proxy of the cluster. Takes no lock.

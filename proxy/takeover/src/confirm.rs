@@ -19,33 +19,25 @@ const EVERY: Duration = Duration::from_secs(2);
 /// Maximum number of scopes in a round. The others wait for the next one.
 const SCOPES_MAX: usize = 100;
 
-pub(super) struct Confirmer {
-    pub(super) authority: Arc<dyn Authority>,
-    pub(super) marks: Arc<MarkCache>,
-    pub(super) timeout: Duration,
+/// Runs a round every two seconds.
+pub(super) async fn run(authority: Arc<dyn Authority>, marks: Arc<MarkCache>, timeout: Duration) {
+    let mut ticks = tokio::time::interval(EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        round(authority.as_ref(), &marks, timeout).await;
+    }
 }
 
-impl Confirmer {
-    /// Runs a round every two seconds.
-    pub(super) async fn run(self) {
-        let mut ticks = tokio::time::interval(EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            ticks.tick().await;
-            self.round().await;
-        }
-    }
-
-    async fn round(&self) {
-        for scope in self.marks.take_refusing(SCOPES_MAX) {
-            let deadline = Instant::now() + self.timeout;
-            match in_time(self.authority.mark(&scope), deadline).await {
-                Ok(Some(mark)) => self.marks.note(&scope, &mark),
-                Ok(None) => {}
-                // The next refusal asks again.
-                Err(error) => {
-                    return tracing::debug!(%error, %scope, "a refusal by the cache was not looked up");
-                }
+async fn round(authority: &dyn Authority, marks: &MarkCache, timeout: Duration) {
+    for scope in marks.take_refusing(SCOPES_MAX) {
+        let deadline = Instant::now() + timeout;
+        match in_time(authority.mark(&scope), deadline).await {
+            Ok(Some(mark)) => marks.note(&scope, &mark),
+            Ok(None) => {}
+            // The next refusal asks again.
+            Err(error) => {
+                return tracing::debug!(%error, %scope, "a refusal by the cache was not looked up");
             }
         }
     }

@@ -14,12 +14,12 @@ use pgpalisade_authority::Cluster;
 use pgpalisade_authority::owned::NAMES;
 use pgpalisade_tls::{Login, words};
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::Client;
 use tokio_postgres::config::{Host, SslMode};
+use tokio_util::either::Either;
 
 use super::control::answer;
 use super::control_error::ControlError;
@@ -89,11 +89,6 @@ pub(super) struct HostConnection {
     pub(super) version: Arc<str>,
 }
 
-/// Both directions of a connection, over any transport.
-trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
-
 /// Every address of every host, and the reason for each name that cannot be resolved.
 pub(super) async fn candidates(login: &Login) -> (Vec<HostCandidate>, Vec<String>) {
     let config = &login.config;
@@ -157,12 +152,12 @@ async fn connect(login: &Login, at: &HostCandidate) -> Result<HostConnection, Co
         .connector()
         .map_err(|error| ControlError::Files(error.into()))?;
     let mut config = connector.config_for(&login.config);
-    let stream: Box<dyn Duplex> = match &at.target {
+    let stream = match &at.target {
         DialAddress::Unix(path) => {
             config.ssl_mode(SslMode::Disable);
-            Box::new(UnixStream::connect(path).await.map_err(dial_error)?)
+            Either::Right(UnixStream::connect(path).await.map_err(dial_error)?)
         }
-        DialAddress::Tcp(address) => Box::new(dial(*address).await.map_err(dial_error)?),
+        DialAddress::Tcp(address) => Either::Left(dial(*address).await.map_err(dial_error)?),
     };
     let connecting = config.connect_raw(stream, connector.for_host(&at.name));
     let connected = boxed(connecting).await;

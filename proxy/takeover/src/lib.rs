@@ -60,7 +60,6 @@ pub use recover::{RecoverError, Recovery};
 pub use repair::{RepairError, RepairOptions, RepairReport, ScopeRepair, Work};
 
 use barriers::Barriers;
-use confirm::Confirmer;
 use connection::ControlConfig;
 pub use connection::Primary;
 use control::Control;
@@ -148,16 +147,12 @@ impl Takeover {
             declared_by: declared_by.clone(),
         };
         spawn_until(&tasks, watcher.run(changes));
-        let confirmer = Confirmer {
-            authority: Arc::clone(&authority),
-            marks: Arc::clone(&marks),
-            timeout,
-        };
         let deadline = Instant::now() + timeout;
         for (scope, mark) in in_time(authority.marks(), deadline).await? {
             marks.note(&scope, &mark);
         }
-        spawn_until(&tasks, confirmer.run());
+        let confirming = confirm::run(Arc::clone(&authority), Arc::clone(&marks), timeout);
+        spawn_until(&tasks, confirming);
         let driver = Driver::new(&control, &authority);
         let upkeep = Arc::new(Upkeep::new(&driver, &declared_by, timeout));
         upkeep.raise().await?;

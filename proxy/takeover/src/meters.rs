@@ -76,60 +76,34 @@ impl Default for Meters {
 impl Meters {
     /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "marks_raised",
-            "Marks raised through this proxy",
-            self.marks_raised.clone(),
-        );
-        registry.register_with_unit(
-            "takeover_duration",
-            "Time of takeovers that had sessions to end, until the authority knew that none remained",
-            Unit::Seconds,
-            self.completed.clone(),
-        );
-        registry.register(
-            "takeovers_incomplete",
-            "Takeovers that were not completed in time (PF006)",
-            self.incomplete.clone(),
-        );
-        registry.register(
-            "takeover_sessions_ended",
+        let help = "Marks raised through this proxy";
+        registry.register("marks_raised", help, self.marks_raised.clone());
+        let help = "Takeovers that were not completed in time (PF006)";
+        registry.register("takeovers_incomplete", help, self.incomplete.clone());
+        let (help, ended) = (
             "Sessions ended by completed takeovers",
-            self.sessions_ended.clone(),
+            &self.sessions_ended,
         );
-        registry.register(
-            "control_connection_lost",
-            "Losses of the control connection",
-            self.control_lost.clone(),
-        );
-        registry.register(
-            "leases_held",
-            "Leases held by sessions of this proxy",
-            self.leases.clone(),
-        );
-        registry.register_with_unit(
-            "lease_renewal",
-            "Time from when a lease was to be renewed until it was; after 5 s its session is ended",
-            Unit::Seconds,
-            self.lease_renewed.clone(),
-        );
-        registry.register_with_unit(
-            "lease_vacant",
-            "Time from the end of a lease, as far as this proxy knows it, to the next token under it",
-            Unit::Seconds,
-            self.lease_vacant.clone(),
-        );
-        registry.register_with_unit(
-            "authority_answer",
-            "Time the token authority took to answer",
-            Unit::Seconds,
-            self.answers.clone(),
-        );
-        registry.register(
-            "authority_errors",
-            "Requests that the token authority did not answer, or answered with an error",
-            self.errors.clone(),
-        );
+        registry.register("takeover_sessions_ended", help, ended.clone());
+        let help = "Losses of the control connection";
+        registry.register("control_connection_lost", help, self.control_lost.clone());
+        let help = "Leases held by sessions of this proxy";
+        registry.register("leases_held", help, self.leases.clone());
+        let help = "Requests that the token authority did not answer, or answered with an error";
+        registry.register("authority_errors", help, self.errors.clone());
+        let help = "Time the token authority took to answer";
+        let answers = self.answers.clone();
+        registry.register_with_unit("authority_answer", help, Unit::Seconds, answers);
+        let mut register = |name, help, histogram: &Histogram| {
+            registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
+        };
+        let help = "Time of takeovers that had sessions to end, until the authority knew that none remained";
+        register("takeover_duration", help, &self.completed);
+        let help =
+            "Time from when a lease was to be renewed until it was; after 5 s its session is ended";
+        register("lease_renewal", help, &self.lease_renewed);
+        let help = "Time from the end of a lease, as far as this proxy knows it, to the next token under it";
+        register("lease_vacant", help, &self.lease_vacant);
     }
 
     /// Counts an answer that took this long.

@@ -8,19 +8,13 @@ mod support;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
-use pgpalisade_authority::{
-    Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Embedded,
-    Enrolled, LeaseId, LeaseStep, Leased, Mark, Rank, Registered, RepairRequest, Repaired, Scope,
-    TakeoverRecord, Token, Watch,
-};
+use pgpalisade_authority::{Authority, Backend, Embedded, Mark, Scope, Token};
 use pgpalisade_policies::TokenBounds;
 use pgpalisade_takeover::{
     Bound, DeclareError, Identified, RepairError, RepairOptions, RepairReport, ScopeRepair,
     SessionProbe, StartError, StoreLock, Takeover, TakeoverOptions, WitnessMode, Work,
 };
-use support::{Postgres, declare};
-use tokio::sync::mpsc;
+use support::{Postgres, Slow, declare};
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 
@@ -92,88 +86,6 @@ async fn is_alive(client: &Client) -> bool {
     client.batch_execute("SELECT 1").await.is_ok()
 }
 
-/// The real store with a silent watch, as if the watch were broken.
-struct Deaf(
-    Arc<Embedded>,
-    std::sync::Mutex<Vec<mpsc::Sender<pgpalisade_authority::Change>>>,
-);
-
-impl Deaf {
-    fn new(store: &Arc<Embedded>) -> Arc<Self> {
-        Arc::new(Self(Arc::clone(store), std::sync::Mutex::default()))
-    }
-}
-
-#[async_trait]
-impl Authority for Deaf {
-    fn identity(&self) -> AuthorityId {
-        self.0.identity()
-    }
-
-    async fn enrol(&self, cluster: Cluster) -> Answer<Enrolled> {
-        self.0.enrol(cluster).await
-    }
-
-    async fn declare(&self, declaration: &Declaration) -> Answer<Declared> {
-        self.0.declare(declaration).await
-    }
-
-    async fn drained(&self, scope: &Scope, rank: Rank, gone: &[Backend]) -> Answer<Drained> {
-        self.0.drained(scope, rank, gone).await
-    }
-
-    async fn forget(&self, gone: &[Backend]) -> Answer<()> {
-        self.0.forget(gone).await
-    }
-
-    async fn sessions(&self) -> Answer<Vec<(Scope, Registered)>> {
-        self.0.sessions().await
-    }
-
-    async fn marks(&self) -> Answer<Vec<(Scope, Mark)>> {
-        self.0.marks().await
-    }
-
-    async fn mark(&self, scope: &Scope) -> Answer<Option<Mark>> {
-        self.0.mark(scope).await
-    }
-
-    async fn repair(&self, request: &RepairRequest) -> Answer<Repaired> {
-        self.0.repair(request).await
-    }
-
-    async fn cluster(&self) -> Answer<Option<Cluster>> {
-        self.0.cluster().await
-    }
-
-    async fn recover(
-        &self,
-        seen: Option<Cluster>,
-        cluster: Cluster,
-        marks: &[(Scope, Mark)],
-    ) -> Answer<Enrolled> {
-        self.0.recover(seen, cluster, marks).await
-    }
-
-    async fn lease(&self, scope: &Scope, holder: LeaseId, step: LeaseStep) -> Answer<Leased> {
-        self.0.lease(scope, holder, step).await
-    }
-
-    async fn note_takeovers(&self, scope: &Scope, records: &[TakeoverRecord]) -> Answer<()> {
-        self.0.note_takeovers(scope, records).await
-    }
-
-    async fn takeovers(&self, of: Option<&Scope>) -> Answer<Vec<(Scope, TakeoverRecord)>> {
-        self.0.takeovers(of).await
-    }
-
-    fn watch(&self) -> Watch {
-        let (sender, watch) = mpsc::channel(1);
-        self.1.lock().unwrap().push(sender);
-        watch
-    }
-}
-
 #[track_caller]
 fn out_of_bounds(result: Result<Mark, DeclareError>) -> (Option<u64>, Bound) {
     match result {
@@ -224,7 +136,9 @@ async fn a_token_out_of_bounds_changes_nothing() {
 async fn the_step_is_counted_from_the_repaired_mark_at_once() {
     let postgres = Postgres::start(&[]).await;
     let store = store(&postgres);
-    let takeover = start(&postgres, Deaf::new(&store)).await.unwrap();
+    let takeover = start(&postgres, Arc::new(Slow::deaf(&store)))
+        .await
+        .unwrap();
     let (_a, a) = session(&postgres, &takeover, "postgres").await;
     declare(&takeover, Token::MAX, a, NONE).await.unwrap();
     repair(&postgres, "postgres", &store, 34).await.unwrap();
@@ -288,7 +202,9 @@ async fn a_repair_ends_every_session_of_before_and_no_other() {
 async fn a_refusal_by_the_cache_does_not_outlive_a_repair_that_no_watch_tells() {
     let postgres = Postgres::start(&[]).await;
     let store = store(&postgres);
-    let takeover = start(&postgres, Deaf::new(&store)).await.unwrap();
+    let takeover = start(&postgres, Arc::new(Slow::deaf(&store)))
+        .await
+        .unwrap();
     let (_a, a) = session(&postgres, &takeover, "postgres").await;
     declare(&takeover, Token::MAX, a, NONE).await.unwrap();
     let (_leader, leader) = session(&postgres, &takeover, "postgres").await;

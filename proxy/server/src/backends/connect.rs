@@ -19,14 +19,6 @@ use crate::worker::Worker;
 
 const RETRY: Duration = Duration::from_millis(100);
 
-#[derive(Debug, thiserror::Error)]
-enum UpstreamError {
-    #[error(transparent)]
-    Dial(io::Error),
-    #[error("TLS: {0}")]
-    Tls(io::Error),
-}
-
 /// A server's socket, and its term as the primary.
 pub(crate) struct UpstreamConnection {
     pub(crate) socket: Socket,
@@ -135,28 +127,25 @@ async fn dial_host(worker: &Worker, primary: Option<&Primary>) -> Result<Socket,
     let Some((host, dialed)) = destination(worker, primary) else {
         return Err(OpenError::NoPrimary(shared.takeover.why_no_primary()));
     };
-    let opening = async {
-        let keepalive = shared.limits.tcp_keepalive;
-        let dialed = dial(&dialed, keepalive, &worker.sends).await;
-        let mut socket = dialed.map_err(UpstreamError::Dial)?;
-        // A unix socket has no TLS, as in libpq.
-        if let UpstreamAddr::Tcp { host, .. } = host {
-            let loaded = shared.certificates.current();
-            if loaded.upstream.mode() != SslMode::Disable {
-                let encrypted = encrypt(&mut socket, &loaded.upstream, host).await;
-                encrypted.map_err(UpstreamError::Tls)?;
-            }
-        }
-        Ok(socket)
-    };
-    opening.await.map_err(|error| {
-        let upstream = host.to_string();
+    let upstream = host.to_string();
+    let keepalive = shared.limits.tcp_keepalive;
+    let dialed = dial(&dialed, keepalive, &worker.sends).await;
+    let mut socket = dialed.map_err(|error| {
         tracing::warn!(upstream, %error, "cannot connect to PostgreSQL");
-        match error {
-            UpstreamError::Dial(_) => OpenError::Unreachable(upstream),
-            UpstreamError::Tls(_) => OpenError::NoTls(upstream),
+        OpenError::Unreachable(upstream.clone())
+    })?;
+    // A unix socket has no TLS, as in libpq.
+    if let UpstreamAddr::Tcp { host, .. } = host {
+        let loaded = shared.certificates.current();
+        if loaded.upstream.mode() != SslMode::Disable {
+            let encrypted = encrypt(&mut socket, &loaded.upstream, host).await;
+            encrypted.map_err(|error| {
+                tracing::warn!(upstream, error = %format_args!("TLS: {error}"), "cannot connect to PostgreSQL");
+                OpenError::NoTls(upstream.clone())
+            })?;
         }
-    })
+    }
+    Ok(socket)
 }
 
 /// Asks the server for TLS. It must answer with one byte and nothing more before the handshake (CVE-2021-23222).

@@ -6,16 +6,14 @@ use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use pgpalisade_pool::{BackendId, Pool};
-use pgpalisade_session::{Identity, ServerHalf};
+use pgpalisade_session::Identity;
 use tokio::sync::mpsc;
 
-use super::open::{OpenedBackend, open};
+use super::open::open;
 use crate::metrics::Outcome;
 use crate::pooling::SharedLogin;
 use crate::pooling::backends::Backend;
-use crate::pooling::census::Census;
 use crate::pooling::view::{Opened, Question};
-use crate::upstream::{ServerSide, Upstream};
 use crate::worker::Worker;
 
 /// Interval in which idle connections are looked at, and waits end.
@@ -23,22 +21,6 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// Time for PostgreSQL to close a connection after a goodbye.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(5);
-
-impl Backend {
-    fn new(opened: OpenedBackend, census: Option<Rc<Census>>) -> Self {
-        let initial = opened.greeting.initial;
-        let upstream = Upstream::new(opened.socket);
-        let half = ServerHalf::new(opened.pid, initial.reported, initial.texts);
-        let side = ServerSide::new(upstream, opened.server_bytes, opened.term);
-        Self {
-            half: Box::new(half),
-            side: Box::new(side),
-            cancellable: opened.cancellable,
-            greeting: opened.greeting,
-            census,
-        }
-    }
-}
 
 impl Worker {
     /// Shows the pool to operators, up to the end of the worker.
@@ -88,16 +70,15 @@ impl Worker {
             return;
         }
         match opened {
-            Ok(opened) => {
+            Ok(mut backend) => {
                 self.tally.opening(Outcome::Done);
                 let shown = Opened {
-                    pid: opened.pid,
+                    pid: backend.half.identity().pid(),
                     at: SystemTime::now(),
                 };
                 backends.opened.borrow_mut().insert(id, shown);
-                let census = backends.censuses.as_ref();
-                let census = census.map(|all| all.of(login));
-                let backend = Box::new(Backend::new(opened, census));
+                let censuses = backends.censuses.as_ref();
+                backend.census = censuses.map(|all| all.of(login));
                 backends.idle.borrow_mut().insert(id, backend);
                 backends.decide(&self, |pool, now| pool.opened(now, id, rand::random()));
             }

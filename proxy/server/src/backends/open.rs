@@ -4,37 +4,26 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
-use pgpalisade_takeover::PrimaryTerm;
+use pgpalisade_session::ServerHalf;
 use pgpalisade_wire::backend::{self, tag};
 use pgpalisade_wire::header::HEADER_LEN;
 use pgpalisade_wire::startup;
 
 use super::{OpenError, ServerLeg, UpstreamConnection, connect};
 use crate::aside::Aside;
+use crate::pooling::backends::Backend;
 use crate::pooling::cancel_keys::Cancellable;
 use crate::pooling::{Greeting, SharedLogin};
 use crate::transport::Socket;
+use crate::upstream::{ServerSide, Upstream};
 use crate::worker::Worker;
-
-/// A server connection that has said that it is ready.
-#[derive(Debug)]
-pub(crate) struct OpenedBackend {
-    pub(crate) socket: Socket,
-    /// The server's term as the primary, if known.
-    pub(crate) term: Option<PrimaryTerm>,
-    pub(crate) pid: i32,
-    pub(crate) cancellable: Arc<Cancellable>,
-    pub(crate) greeting: Arc<Greeting>,
-    /// Bytes that the server has sent after its first ReadyForQuery.
-    pub(crate) server_bytes: BytesMut,
-}
 
 /// Opens a connection for a login within the time of a login.
 ///
 /// # Errors
 ///
 /// PostgreSQL cannot be reached, or refuses the login.
-pub(crate) async fn open(worker: &Worker, login: &SharedLogin) -> Result<OpenedBackend, OpenError> {
+pub(super) async fn open(worker: &Worker, login: &SharedLogin) -> Result<Box<Backend>, OpenError> {
     let shared = &worker.shared;
     let opening = async {
         let mut server = connect(worker).await?;
@@ -46,14 +35,17 @@ pub(crate) async fn open(worker: &Worker, login: &SharedLogin) -> Result<OpenedB
             greeting,
             server_bytes,
         } = logged_in.await?;
-        Ok(OpenedBackend {
-            pid: backend::backend_pid(&key).unwrap_or_default(),
-            cancellable: Cancellable::new(&key, server.tenure.clone()),
-            socket: server.socket,
-            term: server.tenure,
+        let (pid, initial) = (backend::backend_pid(&key), greeting.initial);
+        let half = ServerHalf::new(pid.unwrap_or_default(), initial.reported, initial.texts);
+        let cancellable = Cancellable::new(&key, server.tenure.clone());
+        let upstream = Upstream::new(server.socket);
+        Ok(Box::new(Backend {
+            half: Box::new(half),
+            side: Box::new(ServerSide::new(upstream, server_bytes, server.tenure)),
+            cancellable,
             greeting: Arc::new(greeting),
-            server_bytes,
-        })
+            census: None,
+        }))
     };
     let limit = shared.limits.login_timeout;
     let opened = shared.timers.timeout(limit, opening).await;

@@ -12,10 +12,10 @@ use pgpalisade_pool::BackendId;
 use pgpalisade_session::action::Disposition;
 use pgpalisade_session::settings::Texts;
 use pgpalisade_session::{Reset, ServerHalf, Session};
-use pgpalisade_wire::backend::{self, tag};
-use pgpalisade_wire::header::{self, HEADER_LEN};
+use pgpalisade_wire::backend::tag;
+use pgpalisade_wire::header::HEADER_LEN;
 
-use super::OpenError;
+use super::{OpenError, next_message};
 use crate::metrics::Outcome;
 use crate::pooling::backends::Backend;
 use crate::pooling::census::{self, Found};
@@ -134,16 +134,13 @@ async fn exchange(
             Poll::Ready(io::Result::Ok(read))
         });
         read.await.ok().filter(|read| *read > 0)?;
-        while let Some(header) = header::parse(&bytes, backend::body_max).ok()? {
-            if bytes.len() < header.frame_len() {
-                break;
-            }
-            let message = bytes.split_to(header.frame_len());
+        while let Some(message) = next_message(&mut bytes).ok()? {
+            let kind = message.first().copied().unwrap_or_default();
             let body = message.get(HEADER_LEN..).unwrap_or_default();
-            if header.tag == tag::DATA_ROW {
+            if kind == tag::DATA_ROW {
                 found = Found::of(body);
             }
-            match session.on_backend(header.tag, body) {
+            match session.on_backend(kind, body) {
                 Disposition::Relay | Disposition::Drop => session.output().to_client.clear(),
                 Disposition::Terminated | Disposition::End(_) => return None,
             }

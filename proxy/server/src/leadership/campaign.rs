@@ -11,7 +11,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::{Leadership, Leaderships, Loss, Source, Term, on_loss};
+use super::{Leadership, Leaderships, Source, Term, on_loss};
+use crate::forced_end::Loss;
 
 /// Pause after a failed attempt, or a term.
 const RETRY: Duration = Duration::from_secs(1);

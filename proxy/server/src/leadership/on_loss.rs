@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::{Loss, Term};
+use super::Term;
+use crate::forced_end::Loss;
 
 /// Time that the command has before the term ends without it.
 const RUNS_WITHIN: Duration = Duration::from_secs(3);

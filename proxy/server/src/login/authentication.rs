@@ -11,8 +11,8 @@ use pgpalisade_wire::header::{self, HEADER_LEN};
 
 use super::LoginError;
 use super::channel_binding::Binding;
+use super::exchange::Exchange;
 use crate::backends::next_message;
-use crate::certificates::Loaded;
 use crate::pending_logins::PendingLogin;
 use crate::pooling::InitialReports;
 use crate::transport::Socket;
@@ -20,6 +20,7 @@ use crate::transport::Socket;
 /// Limit of bytes from the client before the end of the login.
 const AHEAD_MAX: usize = 64 * 1024;
 
+#[derive(Default)]
 pub(super) struct Authenticated {
     pub(crate) backend_pid: i32,
     pub(crate) initial: InitialReports,
@@ -35,45 +36,26 @@ enum Progress {
     Starting,
 }
 
-pub(super) struct Legs<'a> {
-    pub(super) client: &'a mut Socket,
-    pub(super) carry: &'a mut BytesMut,
-    pub(super) server: &'a mut Socket,
-    pub(super) binding: Binding,
-    pub(super) shown: &'a Loaded,
-}
-
-pub(super) enum Opened {
-    /// The server must choose the authentication method.
-    Unauthenticated,
-    /// The client knows that it is authenticated. The server has sent these bytes since.
-    Authenticated(BytesMut),
-}
-
-impl Opened {
-    fn begin(self) -> (Progress, BytesMut) {
-        match self {
-            Self::Unauthenticated => (Progress::Authenticating, BytesMut::new()),
-            Self::Authenticated(bytes) => (Progress::Starting, bytes),
-        }
-    }
-}
-
-/// Relays both ways until ReadyForQuery, which is held back.
+/// Relays both ways until ReadyForQuery, which is held back. A client that knows that it is authenticated is `admitted`:
+/// the server has sent these bytes since.
 pub(super) async fn relay(
-    legs: &mut Legs<'_>,
-    opened: Opened,
-    pending: &mut PendingLogin,
+    exchange: &mut Exchange<'_>,
+    server: &mut Socket,
+    admitted: Option<BytesMut>,
 ) -> Result<Authenticated, LoginError> {
-    let Legs {
+    let binding = Binding::between(exchange.client, exchange.shown, server);
+    let Exchange {
         client,
         carry,
-        server,
-        binding,
+        pending,
         ..
-    } = legs;
-    let mut said = Authenticated::nothing();
-    let (mut progress, mut bytes) = opened.begin();
+    } = exchange;
+    let mut said = Authenticated::default();
+    let mut progress = match admitted {
+        Some(_) => Progress::Starting,
+        None => Progress::Authenticating,
+    };
+    let mut bytes = admitted.unwrap_or_default();
     loop {
         let mut out = BytesMut::new();
         while let Some(message) = next_message(&mut bytes)? {
@@ -102,7 +84,7 @@ pub(super) async fn relay(
         }
         client.write_all(&out).await?;
         let may_bind = match progress {
-            Progress::Choosing => Some(*binding),
+            Progress::Choosing => Some(binding),
             Progress::Authenticating => Some(Binding::Relayed),
             Progress::Starting => None,
         };
@@ -145,17 +127,6 @@ fn on_authentication(body: &[u8], pending: &mut PendingLogin) -> Progress {
         _ => pending.owes(),
     }
     Progress::Authenticating
-}
-
-impl Authenticated {
-    fn nothing() -> Self {
-        Self {
-            backend_pid: 0,
-            initial: InitialReports::default(),
-            ready: Bytes::new(),
-            server_carry: BytesMut::new(),
-        }
-    }
 }
 
 async fn send_answers(

@@ -85,18 +85,17 @@ async fn begin(client: &mut Socket, leg: &ClientLeg, received: &[u8]) -> Result<
     })
 }
 
-pub(super) fn check(client: &Socket, leg: &ClientLeg) -> Result<(), Unmet> {
+/// Checks what a session requires. `who` names the client.
+pub(super) fn check(
+    client: &Socket,
+    leg: &ClientLeg,
+    who: impl FnOnce() -> String,
+) -> Result<(), LoginError> {
     if leg.plain == Plain::Refused && !client.is_encrypted() {
-        return Err(Unmet::Encryption);
+        return Err(LoginError::Unencrypted(who()));
     }
     if leg.certificates == ClientCertificates::Required && client.peer_certificate().is_none() {
-        return Err(Unmet::Certificate);
+        return Err(LoginError::NoCertificate);
     }
     Ok(())
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unmet {
-    Encryption,
-    Certificate,
 }

@@ -10,11 +10,9 @@ use pgpalisade_logins::{PasswordError, ServerLoginError};
 use pgpalisade_wire::WireError;
 use pgpalisade_wire::startup::Version;
 
-use super::encryption::Unmet;
 use crate::accounts::LookupError;
 use crate::backends::OpenError;
-use crate::client_table::Cause;
-use crate::leadership::{LEAD_GAINED, Loss};
+use crate::forced_end::Cause;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LoginError {
@@ -27,11 +25,8 @@ pub(super) enum LoginError {
     NoStartup(Silence),
     #[error("canceling authentication due to timeout")]
     Unanswered,
-    #[error("terminating connection because {0}")]
-    Ended(&'static str),
-    /// The term of its token ended.
-    #[error("{}", Loss::MESSAGE)]
-    TermEnded(Loss),
+    #[error("{}", .0.message())]
+    Ended(Cause),
     /// Its listener admits nobody without a token.
     #[error("this proxy does not lead scope \"{0}\"")]
     NotLeading(Scope),
@@ -50,17 +45,21 @@ pub(super) enum LoginError {
     /// The TLS handshake with the client failed. As with PostgreSQL, only TLS tells the client why.
     #[error("could not accept SSL connection: {0}")]
     Handshake(io::Error),
-    /// The session is not encrypted, or has no client certificate.
-    #[error("{}", .0.message())]
-    Insecure(Insecure),
+    /// The client has begun without TLS. Host, user and database, as PostgreSQL names them.
+    #[error("pgpalisade accepts TLS only: {0}, no encryption")]
+    Unencrypted(String),
+    #[error("connection requires a valid client certificate")]
+    NoCertificate,
     /// SCRAM is bound to a certificate that PostgreSQL does not know.
     #[error("a login with SCRAM and channel binding cannot be relayed")]
     ChannelBinding,
     #[error("{0}")]
     Scram(LoginRefusal),
     /// A wrong password, or no such user or verifier. The client is not told which.
+    #[error("password authentication failed for user \"{0}\"")]
+    WrongPassword(String),
     #[error("{0}")]
-    Unproved(Unproved),
+    Password(PasswordError),
     #[error("expected {0}, got message type {1}")]
     OutOfTurn(&'static str, u8),
     #[error("pgpalisade asks for the password over TLS only")]
@@ -85,7 +84,7 @@ impl From<OpenError> for LoginError {
             // Hides that the verifier is out of date, or the login expired. PostgreSQL itself shows a mock verifier
             // for expired logins.
             OpenError::NotLetIn(user, ServerLoginError::Scram(ServerFault::OtherVerifier)) => {
-                Self::Unproved(Unproved::Wrong(user))
+                Self::WrongPassword(user)
             }
             OpenError::Protocol(error) => Self::Protocol(error),
             error => Self::Server(error),
@@ -94,16 +93,6 @@ impl From<OpenError> for LoginError {
 }
 
 impl LoginError {
-    /// A connection that is ended during its login.
-    pub(super) const fn of_cause(cause: Cause) -> Self {
-        match cause {
-            Cause::TermEnded(loss) => Self::TermEnded(loss),
-            Cause::Killed => Self::Ended("an operator ended it with KILL"),
-            Cause::LeaseLost => Self::Ended("its lease could not be renewed in time"),
-            Cause::LeadGained => Self::Ended(LEAD_GAINED),
-        }
-    }
-
     /// A client's socket may fail because it has left.
     pub(super) fn of_client(error: io::Error) -> Self {
         match error.kind() {
@@ -114,69 +103,17 @@ impl LoginError {
 
     /// Whether PostgreSQL would say the same words.
     pub(super) const fn is_in_postgres_words(&self) -> bool {
-        match self {
-            Self::Insecure(Insecure { lacks, .. }) => matches!(lacks, Unmet::Certificate),
-            Self::Refused(_)
-            | Self::ChannelBinding
-            | Self::ReadablePassword
-            | Self::Lookup(_)
-            | Self::Server(_)
-            | Self::TermEnded(_)
-            | Self::NotLeading(_)
-            | Self::Ended(_) => false,
-            Self::ClientLeft
-            | Self::Answered
-            | Self::NoStartup(_)
-            | Self::Unanswered
-            | Self::Full
-            | Self::NoOwnPlace
-            | Self::Protocol(_)
-            | Self::Layout
-            | Self::NoProtocol(_)
-            | Self::Handshake(_)
-            | Self::Scram(_)
-            | Self::Unproved(_)
-            | Self::OutOfTurn(..)
-            | Self::EarlyData(_)
-            | Self::Io(_) => true,
-        }
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct Insecure {
-    pub(super) lacks: Unmet,
-    /// Host, user and database, as PostgreSQL names them.
-    pub(super) who: String,
-}
-
-impl Insecure {
-    fn message(&self) -> String {
-        match self.lacks {
-            Unmet::Encryption => {
-                format!("pgpalisade accepts TLS only: {}, no encryption", self.who)
-            }
-            Unmet::Certificate => String::from("connection requires a valid client certificate"),
-        }
-    }
-}
-
-/// A password that was not proved, in PostgreSQL's words.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Unproved {
-    /// A wrong password, or a user that does not exist.
-    #[error("password authentication failed for user \"{0}\"")]
-    Wrong(String),
-    #[error(transparent)]
-    Form(PasswordError),
-}
-
-impl Unproved {
-    pub(super) const fn sqlstate(&self) -> &'static str {
-        match self {
-            Self::Wrong(_) | Self::Form(PasswordError::Empty) => "28P01",
-            Self::Form(PasswordError::Size) => "08P01",
-        }
+        !matches!(
+            self,
+            Self::Unencrypted(_)
+                | Self::Refused(_)
+                | Self::ChannelBinding
+                | Self::ReadablePassword
+                | Self::Lookup(_)
+                | Self::Server(_)
+                | Self::NotLeading(_)
+                | Self::Ended(_)
+        )
     }
 }
 

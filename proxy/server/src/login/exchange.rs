@@ -10,7 +10,6 @@ use pgpalisade_wire::encode::{self, Authentication};
 use pgpalisade_wire::header::{self, HEADER_LEN};
 
 use super::LoginError;
-use super::error::Unproved;
 use crate::accounts::{Accounts, Logins};
 use crate::backends::{channel_leg, readers};
 use crate::certificates::Loaded;
@@ -21,10 +20,14 @@ use crate::transport::Socket;
 const SASL_MAX: usize = 1024;
 const PASSWORD_MAX: usize = 65_535;
 
+/// What PostgreSQL calls an answer in SCRAM.
+const SASL_RESPONSE: &str = "SASL response";
+
 /// A client that has sent its startup packet.
 pub(super) struct Exchange<'a> {
     pub(super) client: &'a mut Socket,
-    pub(super) carry: &'a mut BytesMut,
+    /// Bytes that have come and are not read yet.
+    pub(super) carry: BytesMut,
     pub(super) shown: &'a Loaded,
     pub(super) user: &'a [u8],
     pub(super) pending: &'a mut PendingLogin,
@@ -68,12 +71,12 @@ impl Exchange<'_> {
         let leg = channel_leg(self.client, shown.map(|leg| leg.acceptor.certificate()));
         let names = mechanisms(&leg).iter().map(ToString::to_string);
         let offer = Authentication::SASL(names.collect());
-        let answer = self.ask(&offer, SASL).await?;
+        let answer = self.ask(&offer, SASL_RESPONSE, SASL_MAX).await?;
         let offered = Offered::new(account, leg, nonce(&rand::random()));
         let challenge = offered.challenge(&answer);
         let (challenged, challenge) = challenge.map_err(|refusal| self.refused(refusal))?;
         let challenge = Authentication::SASLContinue(challenge.into());
-        let proof = self.ask(&challenge, SASL).await?;
+        let proof = self.ask(&challenge, SASL_RESPONSE, SASL_MAX).await?;
         let proven = challenged
             .prove(&proof)
             .map_err(|refusal| self.refused(refusal))?;
@@ -87,11 +90,11 @@ impl Exchange<'_> {
         if readers(self.client) == Readers::Anybody {
             return Err(LoginError::ReadablePassword);
         }
-        let mut answer = self
-            .ask(&Authentication::CleartextPassword, PASSWORD)
-            .await?;
+        let request = Authentication::CleartextPassword;
+        let answer = self.ask(&request, "password response", PASSWORD_MAX);
+        let mut answer = answer.await?;
         let password = Password::take(&mut answer);
-        let password = password.map_err(|error| LoginError::Unproved(Unproved::Form(error)))?;
+        let password = password.map_err(LoginError::Password)?;
         Ok(Proof::new(Some(Credentials::Password(password)), None))
     }
 
@@ -99,17 +102,18 @@ impl Exchange<'_> {
     async fn ask(
         &mut self,
         request: &Authentication,
-        expected: Expected,
+        expected: &'static str,
+        max: usize,
     ) -> Result<BytesMut, LoginError> {
         let mut out = BytesMut::new();
         encode::put(&mut out, request);
         self.client.write_all(&out).await?;
         self.pending.owes();
         loop {
-            let carry = &mut *self.carry;
-            if let Some(header) = header::parse(carry, |_| expected.max)? {
+            let carry = &mut self.carry;
+            if let Some(header) = header::parse(carry, |_| max)? {
                 if header.tag != b'p' {
-                    return Err(LoginError::OutOfTurn(expected.what, header.tag));
+                    return Err(LoginError::OutOfTurn(expected, header.tag));
                 }
                 if carry.len() >= header.frame_len() {
                     self.pending.answered();
@@ -128,25 +132,9 @@ impl Exchange<'_> {
         match refusal {
             LoginRefusal::Proof => {
                 let user = String::from_utf8_lossy(self.user).into_owned();
-                LoginError::Unproved(Unproved::Wrong(user))
+                LoginError::WrongPassword(user)
             }
             refusal => LoginError::Scram(refusal),
         }
     }
 }
-
-#[derive(Clone, Copy)]
-struct Expected {
-    what: &'static str,
-    max: usize,
-}
-
-const SASL: Expected = Expected {
-    what: "SASL response",
-    max: SASL_MAX,
-};
-
-const PASSWORD: Expected = Expected {
-    what: "password response",
-    max: PASSWORD_MAX,
-};

@@ -6,50 +6,39 @@
 use bytes::BytesMut;
 
 use super::LoginError;
-use super::authentication::{self, Authenticated, Legs, Opened};
+use super::authentication::{self, Authenticated};
 use super::exchange::Exchange;
-use super::startup::StartupRequest;
 use crate::accounts::Logins;
 use crate::backends::ServerLeg;
-use crate::pending_logins::PendingLogin;
+use crate::transport::Socket;
 use crate::worker::WorkerContext;
 
 /// Authenticates a client by the configured method, and waits until the server is ready.
 pub(super) async fn authenticate(
-    legs: &mut Legs<'_>,
+    exchange: &mut Exchange<'_>,
+    server: &mut Socket,
     shared: &WorkerContext,
-    request: &StartupRequest,
-    pending: &mut PendingLogin,
 ) -> Result<Authenticated, LoginError> {
-    let opened = match &shared.logins {
-        Logins::Relayed => Opened::Unauthenticated,
-        _ => Opened::Authenticated(mediate(legs, shared, request, pending).await?),
+    let admitted = match &shared.logins {
+        Logins::Relayed => None,
+        _ => Some(mediate(exchange, server, shared).await?),
     };
-    authentication::relay(legs, opened, pending).await
+    authentication::relay(exchange, server, admitted).await
 }
 
 /// Runs both logins, and tells the client that it is authenticated. Returns the server's bytes since.
 async fn mediate(
-    legs: &mut Legs<'_>,
+    client: &mut Exchange<'_>,
+    server: &mut Socket,
     shared: &WorkerContext,
-    request: &StartupRequest,
-    pending: &mut PendingLogin,
 ) -> Result<BytesMut, LoginError> {
-    let user = request.user();
     let hashing = shared.pending_logins.hashing();
-    let mut server = ServerLeg::new(legs.server, user, hashing);
-    let asked = server.request(Some(legs.client)).await?;
-    let mut client = Exchange {
-        client: legs.client,
-        carry: legs.carry,
-        shown: legs.shown,
-        user,
-        pending,
-    };
+    let mut server = ServerLeg::new(server, client.user, hashing);
+    let asked = server.request(Some(client.client)).await?;
     let proof = client.prove(&shared.logins).await?;
     server
-        .log_in(proof.credentials.as_ref(), asked, Some(legs.client))
+        .log_in(proof.credentials.as_ref(), asked, Some(client.client))
         .await?;
-    legs.client.write_all(&proof.admission).await?;
+    client.client.write_all(&proof.admission).await?;
     Ok(server.into_bytes())
 }

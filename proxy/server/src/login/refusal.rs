@@ -3,14 +3,12 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
-use pgpalisade_logins::ClientAddr;
+use pgpalisade_logins::{ClientAddr, PasswordError};
 use pgpalisade_session::endings::put_fatal;
 use pgpalisade_wire::encode::{self, ErrorFields, ErrorResponse, Severity};
 
-use super::encryption::Unmet;
-use super::{Insecure, LoginError, Silence};
+use super::{LoginError, Silence};
 use crate::backends::{OpenError, SEE_LOG};
-use crate::leadership::Loss;
 use crate::metrics::Metrics;
 use crate::transport::Socket;
 use crate::worker::WorkerContext;
@@ -29,12 +27,7 @@ const ONLY_WHILE_LEADING: &str =
 
 const CONNECT_LATER: &str = "Connect to the proxy that leads, or again later.";
 
-const fn advice(lacks: Unmet) -> &'static str {
-    match lacks {
-        Unmet::Encryption => "Connect with sslmode=require or stricter.",
-        Unmet::Certificate => "Connect with sslcert and sslkey.",
-    }
-}
+const USE_TLS: &str = "Connect with sslmode=require or stricter.";
 
 /// Tells a client why there is no session, if PostgreSQL would, and closes.
 pub(super) async fn refuse(
@@ -93,15 +86,18 @@ pub(super) fn words(
             return None;
         }
         LoginError::Refused(rejection) => (rejection.kind.sqlstate(), "", ""),
-        LoginError::Protocol(_) | LoginError::Layout | LoginError::OutOfTurn(..) => {
-            ("08P01", "", "")
+        LoginError::Protocol(_)
+        | LoginError::Layout
+        | LoginError::OutOfTurn(..)
+        | LoginError::Password(PasswordError::Size) => ("08P01", "", ""),
+        LoginError::WrongPassword(_) | LoginError::Password(PasswordError::Empty) => {
+            ("28P01", "", "")
         }
         LoginError::EarlyData(_) => ("08P01", EARLY_DATA, ""),
         LoginError::NoProtocol(_) => ("0A000", "", ""),
-        LoginError::Insecure(Insecure { lacks, .. }) => ("28000", "", advice(*lacks)),
+        LoginError::Unencrypted(_) | LoginError::ReadablePassword => ("28000", "", USE_TLS),
+        LoginError::NoCertificate => ("28000", "", "Connect with sslcert and sslkey."),
         LoginError::Scram(refusal) => (refusal.sqlstate(), refusal.detail(), ""),
-        LoginError::Unproved(why) => (why.sqlstate(), "", ""),
-        LoginError::ReadablePassword => ("28000", "", advice(Unmet::Encryption)),
         LoginError::Lookup(why) => {
             tracing::warn!(error = %why, "cannot look up how a client logs in");
             ("08006", SEE_LOG, "")
@@ -112,8 +108,7 @@ pub(super) fn words(
             (at_server.sqlstate, &*at_server.detail, at_server.hint)
         }
         LoginError::Unanswered => ("57014", "", ""),
-        LoginError::Ended(_) => ("57P01", "", "Connect again."),
-        LoginError::TermEnded(loss) => ("PF001", loss.why(), Loss::HINT),
+        LoginError::Ended(cause) => cause.advice(),
         // libpq then tries its next host.
         LoginError::NotLeading(_) => ("57P03", ONLY_WHILE_LEADING, CONNECT_LATER),
         LoginError::Full => ("53300", "pgpalisade has reached connections.max.", ""),

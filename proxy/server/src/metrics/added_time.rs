@@ -34,18 +34,14 @@ impl Default for AddedTime {
 
 impl AddedTime {
     pub(super) fn register(&self, registry: &mut Registry) {
-        registry.register_with_unit(
-            "decision",
-            "Time from reading a client's bytes until they are passed on, for one in 64 reads",
-            Unit::Seconds,
-            self.decision.clone(),
-        );
-        registry.register_with_unit(
-            "preparation",
-            "Time that client messages waited for what had to come first",
-            Unit::Seconds,
-            self.preparation.clone(),
-        );
+        let mut register = |name, help, histogram: &Histogram| {
+            registry.register_with_unit(name, help, Unit::Seconds, histogram.clone());
+        };
+        let help =
+            "Time from reading a client's bytes until they are passed on, for one in 64 reads";
+        register("decision", help, &self.decision);
+        let help = "Time that client messages waited for what had to come first";
+        register("preparation", help, &self.preparation);
     }
 }
 

@@ -9,14 +9,14 @@ use prometheus_client::metrics::TypedMetric;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::tally::{Count, Total, WorkerTally};
+use super::tally::{Count, Total, WorkerTally, add_one};
 use super::{counter, family, gauge};
 
 #[derive(Debug, Default)]
 pub(super) struct PoolTally {
-    lent: Count,
+    pub(super) lent: Count,
     waits: Count,
-    waited_us: Count,
+    pub(super) waited_us: Count,
     openings: [Count; 2],
     resets: [Count; 2],
     /// By [`Leftover::ALL`].
@@ -63,7 +63,8 @@ pub(crate) enum Outcome {
     Failed,
 }
 
-const OUTCOMES: [(&str, Outcome); 2] = [("done", Outcome::Done), ("failed", Outcome::Failed)];
+/// By [`Outcome`].
+const OUTCOMES: [&str; 2] = ["done", "failed"];
 
 /// What a worker's pool has at a moment.
 #[derive(Debug, Default)]
@@ -90,15 +91,15 @@ impl WorkerTally {
     }
 
     pub(crate) fn opening(&self, outcome: Outcome) {
-        count(&self.pool().openings, outcome as usize);
+        add_one(&self.pool().openings, outcome as usize);
     }
 
     pub(crate) fn reset(&self, outcome: Outcome) {
-        count(&self.pool().resets, outcome as usize);
+        add_one(&self.pool().resets, outcome as usize);
     }
 
     pub(crate) fn pinned(&self, left: Leftover) {
-        count(&self.pool().pins, left as usize);
+        add_one(&self.pool().pins, left as usize);
     }
 
     pub(crate) fn sizes(&self, sizes: &PoolSizes) {
@@ -111,31 +112,12 @@ impl WorkerTally {
     }
 }
 
-fn count(counts: &[Count], place: usize) {
-    if let Some(count) = counts.get(place) {
-        count.add(1);
-    }
-}
-
 impl Total<'_> {
-    pub(super) fn lent(&self) -> u64 {
-        self.sum(|tally| &tally.pool.lent)
-    }
-
-    pub(super) fn waited_us(&self) -> u64 {
-        self.sum(|tally| &tally.pool.waited_us)
-    }
-
     pub(super) fn encode_pool(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let sums = |counts: fn(&PoolTally) -> &[Count], place: usize| -> u64 {
-            let tallies = self.0.iter();
-            let counts = tallies.filter_map(|tally| counts(&tally.pool).get(place));
-            counts.map(Count::get).sum()
-        };
-        let states = ServerState::ALL.map(|state| {
-            let size = sums(|pool| &pool.connections, state as usize);
-            (state.as_str(), ConstGauge::new(size as f64))
+        let states = self.sums(ServerState::ALL.map(ServerState::as_str), |tally| {
+            &tally.pool.connections
         });
+        let states = states.map(|(state, size)| (state, ConstGauge::new(size as f64)));
         let help = "Server connections that clients share, by state.";
         family(encoder, "pool_connections", help, "state", states)?;
         let waiting = self.sum(|tally| &tally.pool.waiting) as f64;
@@ -144,29 +126,36 @@ impl Total<'_> {
         let pinned = self.sum(|tally| &tally.pool.pinned) as f64;
         let help = "Server connections that clients keep beyond a transaction.";
         gauge(encoder, "pool_pinned", help, pinned)?;
+        let lent = ConstCounter::new(self.sum(|tally| &tally.pool.lent));
         let help = "Server connections lent to clients.";
-        single(encoder, "pool_lent", help, ConstCounter::new(self.lent()))?;
+        single(encoder, "pool_lent", help, lent)?;
         let waits = ConstCounter::new(self.sum(|tally| &tally.pool.waits));
         let help = "Clients that have waited for a server connection.";
         single(encoder, "pool_waits", help, waits)?;
-        let waited = ConstCounter::new(self.waited_us() as f64 / 1e6);
+        let waited = self.sum(|tally| &tally.pool.waited_us) as f64 / 1e6;
         let help = "Time that they have waited.";
-        single(encoder, "pool_wait_seconds", help, waited)?;
-        let of = |counts: fn(&PoolTally) -> &[Count]| {
-            OUTCOMES.map(|(name, outcome)| counter((name, sums(counts, outcome as usize))))
-        };
-        let (openings, resets) = (of(|pool| &pool.openings), of(|pool| &pool.resets));
+        single(
+            encoder,
+            "pool_wait_seconds",
+            help,
+            ConstCounter::new(waited),
+        )?;
+        let openings = self.sums(OUTCOMES, |tally| &tally.pool.openings);
+        let resets = self.sums(OUTCOMES, |tally| &tally.pool.resets);
         let help = "Openings of shared server connections, by result.";
-        family(encoder, "pool_openings", help, "result", openings)?;
+        family(
+            encoder,
+            "pool_openings",
+            help,
+            "result",
+            openings.map(counter),
+        )?;
         let help = "Resets of shared server connections, by result.";
-        family(encoder, "pool_resets", help, "result", resets)?;
-        let pins = Leftover::ALL.map(|left| {
-            let pins = sums(|pool| &pool.pins, left as usize);
-            counter((left.kind(), pins))
-        });
+        family(encoder, "pool_resets", help, "result", resets.map(counter))?;
+        let pins = self.sums(Leftover::ALL.map(Leftover::kind), |tally| &tally.pool.pins);
         let help =
             "Times that a client began to keep its server connection, by what it has left there.";
-        family(encoder, "pool_pins", help, "leftover", pins)
+        family(encoder, "pool_pins", help, "leftover", pins.map(counter))
     }
 }
 

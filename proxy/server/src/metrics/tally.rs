@@ -14,14 +14,6 @@ const QUERY: u8 = b'Q';
 const EXECUTE: u8 = b'E';
 const FUNCTION_CALL: u8 = b'F';
 
-/// Bases of permits, in the order of the counters.
-const BASES: [(Basis, &str); 4] = [
-    (Basis::NotRequired, "not_required"),
-    (Basis::Token, "token"),
-    (Basis::Exempt, "exempt"),
-    (Basis::FailedTransaction, "failed_transaction"),
-];
-
 /// A number that one thread adds to, and others read.
 #[derive(Debug, Default)]
 pub(super) struct Count(AtomicU64);
@@ -47,34 +39,15 @@ impl Count {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Tally {
-    not_required: Count,
-    token: Count,
-    exempt: Count,
-    failed_transaction: Count,
-    from_client: Count,
-    from_server: Count,
-    verdicts: Verdicts,
+    /// By [`Basis`].
+    pub(super) statements: [Count; 4],
+    /// From clients, and from servers.
+    pub(super) received: [Count; 2],
+    /// Found by text, found by form, not found.
+    pub(super) verdicts: [Count; 3],
+    pub(super) verdicts_kept: Count,
+    pub(super) verdict_bytes: Count,
     pub(super) pool: PoolTally,
-}
-
-#[derive(Debug, Default)]
-struct Verdicts {
-    by_text: Count,
-    by_form: Count,
-    not_found: Count,
-    entries: Count,
-    bytes: Count,
-}
-
-impl Tally {
-    const fn statements(&self, basis: Basis) -> &Count {
-        match basis {
-            Basis::NotRequired => &self.not_required,
-            Basis::Token => &self.token,
-            Basis::Exempt => &self.exempt,
-            Basis::FailedTransaction => &self.failed_transaction,
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -95,71 +68,67 @@ impl WorkerTally {
     #[inline]
     pub(crate) fn forwarded(&self, tag: u8, basis: Basis) {
         if matches!(tag, QUERY | EXECUTE | FUNCTION_CALL) {
-            self.tally.statements(basis).add(1);
+            add_one(&self.tally.statements, basis as usize);
         }
     }
 
     pub(crate) fn cached(&self, stats: &CacheStats) {
-        let verdicts = &self.tally.verdicts;
-        verdicts.by_text.set(stats.hits - stats.hits_by_form);
-        verdicts.by_form.set(stats.hits_by_form);
-        verdicts.not_found.set(stats.misses);
-        verdicts.entries.set(stats.entries as u64);
-        verdicts.bytes.set(stats.bytes as u64);
+        let [by_text, by_form, not_found] = &self.tally.verdicts;
+        by_text.set(stats.hits - stats.hits_by_form);
+        by_form.set(stats.hits_by_form);
+        not_found.set(stats.misses);
+        self.tally.verdicts_kept.set(stats.entries as u64);
+        self.tally.verdict_bytes.set(stats.bytes as u64);
     }
 
     #[inline]
     pub(crate) fn received_from_client(&self, bytes: usize) {
-        self.tally.from_client.add(bytes as u64);
+        let [from_clients, _] = &self.tally.received;
+        from_clients.add(bytes as u64);
     }
 
     #[inline]
     pub(crate) fn received_from_server(&self, bytes: usize) {
-        self.tally.from_server.add(bytes as u64);
+        let [_, from_servers] = &self.tally.received;
+        from_servers.add(bytes as u64);
     }
 }
 
+#[inline]
+pub(super) fn add_one(counts: &[Count], place: usize) {
+    if let Some(count) = counts.get(place) {
+        count.add(1);
+    }
+}
+
+/// The counters of all workers.
 pub(super) struct Total<'a>(pub(super) &'a [Arc<Tally>]);
 
-impl<'a> Total<'a> {
-    pub(super) const fn of(tallies: &'a [Arc<Tally>]) -> Self {
-        Self(tallies)
-    }
-
-    pub(super) fn statements(&self) -> [(&'static str, u64); BASES.len()] {
-        BASES.map(|(basis, name)| (name, self.sum(|tally| tally.statements(basis))))
-    }
-
-    pub(super) fn received(&self) -> [(&'static str, u64); 2] {
-        [
-            ("client", self.sum(|tally| &tally.from_client)),
-            ("server", self.sum(|tally| &tally.from_server)),
-        ]
-    }
-
-    pub(super) fn verdicts(&self) -> [(&'static str, u64); 3] {
-        [
-            ("text", self.sum(|tally| &tally.verdicts.by_text)),
-            ("form", self.sum(|tally| &tally.verdicts.by_form)),
-            ("no", self.sum(|tally| &tally.verdicts.not_found)),
-        ]
-    }
-
-    pub(super) fn verdicts_kept(&self) -> u64 {
-        self.sum(|tally| &tally.verdicts.entries)
-    }
-
-    pub(super) fn verdict_bytes(&self) -> u64 {
-        self.sum(|tally| &tally.verdicts.bytes)
-    }
-
+impl Total<'_> {
     pub(super) fn sum(&self, of: impl Fn(&Tally) -> &Count) -> u64 {
         self.0.iter().map(|tally| of(tally).get()).sum()
+    }
+
+    /// Sums of several counters, which have these names.
+    pub(super) fn sums<'n, const N: usize>(
+        &self,
+        names: [&'n str; N],
+        of: impl Fn(&Tally) -> &[Count; N],
+    ) -> [(&'n str, u64); N] {
+        let mut sums = names.map(|name| (name, 0));
+        for tally in self.0 {
+            for ((_, sum), count) in sums.iter_mut().zip(of(tally)) {
+                *sum += count.get();
+            }
+        }
+        sums
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use Basis::{Exempt, FailedTransaction, NotRequired, Token};
+
     use super::*;
 
     #[test]
@@ -175,17 +144,21 @@ mod tests {
                         worker.received_from_server(7);
                     }
                     for tag in *b"PBDSHCdcfpX" {
-                        worker.forwarded(tag, Basis::Token);
+                        worker.forwarded(tag, Token);
                     }
-                    for (place, (basis, _)) in BASES.iter().enumerate() {
-                        (0..=place).for_each(|_| worker.forwarded(b'E', *basis));
+                    for (place, basis) in [NotRequired, Token, Exempt, FailedTransaction]
+                        .into_iter()
+                        .enumerate()
+                    {
+                        (0..=place).for_each(|_| worker.forwarded(b'E', basis));
                     }
                 });
             }
         });
-        let total = Total::of(&tallies);
-        assert_eq!(total.received(), [("client", 3000), ("server", 21_000)]);
-        let counts = total.statements().map(|(_, count)| count);
-        assert_eq!(counts, [3, 6, 9, 12]);
+        let total = Total(&tallies);
+        let received = total.sums(["client", "server"], |tally| &tally.received);
+        assert_eq!(received, [("client", 3000), ("server", 21_000)]);
+        let counts = total.sums([""; 4], |tally| &tally.statements);
+        assert_eq!(counts.map(|(_, count)| count), [3, 6, 9, 12]);
     }
 }

@@ -4,16 +4,21 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 
 use super::{End, Relay, Side, behind, keep};
+use crate::client_table::Publisher;
 use crate::collected::Collecting;
+use crate::end_watch::EndWatch;
 use crate::fence::Permit;
 use crate::pause;
+use crate::rejection_log::SessionLabel;
 use crate::session::action::{Action, Prerequisite};
 use crate::session::frame::Frame;
+use crate::takeover::Lease;
 use crate::transport::{Outbox, Socket, Stall};
 use crate::wire::WireError;
 use crate::wire::frontend::{self, FrontendTag};
@@ -29,8 +34,15 @@ const WAITING_MAX: usize = 64 * 1024;
 /// Terminate, with its header.
 const GOODBYE: &[u8] = b"X\0\0\0\x04";
 
-/// The client's socket and the state of its bytes.
-pub(super) struct ClientSide {
+/// A client: who it is, its socket, and the state of its bytes.
+pub(crate) struct ClientSide {
+    pub(crate) worker: Rc<Worker>,
+    pub(crate) label: Arc<SessionLabel>,
+    /// Publishes the session's state.
+    pub(super) shown: Publisher,
+    /// Leases of the tokens that the session holds or is about to hold.
+    pub(super) leases: Vec<Lease>,
+    pub(super) ends: EndWatch,
     pub(super) socket: Socket,
     pub(super) outbox: Outbox,
     /// Runs while the client takes nothing of what waits for it.
@@ -52,8 +64,24 @@ struct Done {
 }
 
 impl ClientSide {
-    pub(super) fn new(socket: Socket, kept: BytesMut) -> Self {
+    /// A client that has logged in, and the bytes that it has sent since.
+    pub(crate) fn new(
+        worker: &Rc<Worker>,
+        label: Arc<SessionLabel>,
+        shown: Publisher,
+        socket: Socket,
+        kept: BytesMut,
+    ) -> Self {
+        let (drain, end) = (worker.drain.clone(), Arc::clone(&shown.entry().end));
         Self {
+            worker: Rc::clone(worker),
+            label,
+            shown,
+            leases: Vec::new(),
+            // Wakes the client's task when the proxy stops, or an operator or a lost lease ends it.
+            ends: EndWatch::new(async move {
+                tokio::join!(drain.cancelled(), end.ordered());
+            }),
             socket,
             outbox: Outbox::default(),
             stall: Stall::default(),
@@ -90,12 +118,8 @@ impl ClientSide {
     }
 
     /// Waits until a message is here, while what waits for the client is sent.
-    pub(super) fn poll_message(
-        &mut self,
-        worker: &Worker,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), End>> {
-        self.poll_flush(worker, cx)?;
+    pub(super) fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
+        self.poll_flush(cx)?;
         loop {
             let dropped = self.discard.min(self.kept.len());
             self.discard -= dropped;
@@ -103,26 +127,26 @@ impl ClientSide {
             if self.has_message() {
                 return Poll::Ready(Ok(()));
             }
-            ready!(self.poll_more(worker, cx))?;
+            ready!(self.poll_more(cx))?;
         }
     }
 
     /// Waits until the client leaves, also while what it has sent waits. It is not looked at after a goodbye, nor if
     /// it has sent much.
-    pub(super) fn poll_leave(&mut self, worker: &Worker, cx: &mut Context<'_>) -> Poll<End> {
+    pub(super) fn poll_leave(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         while self.kept.len() < WAITING_MAX && !self.kept.ends_with(GOODBYE) {
-            if let Err(end) = ready!(self.poll_more(worker, cx)) {
+            if let Err(end) = ready!(self.poll_more(cx)) {
                 return Poll::Ready(end);
             }
         }
         Poll::Pending
     }
 
-    fn poll_more(&mut self, worker: &Worker, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
-        let mut scratch = worker.scratch.borrow_mut();
+    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
+        let mut scratch = self.worker.scratch.borrow_mut();
         match ready!(self.socket.poll_read(cx, scratch.room())) {
             Ok(read @ 1..) => {
-                worker.tally.received_from_client(read);
+                self.worker.tally.received_from_client(read);
                 self.kept.extend_from_slice(scratch.front(read));
                 Poll::Ready(Ok(()))
             }
@@ -131,12 +155,8 @@ impl ClientSide {
     }
 
     /// Waits until everything was sent.
-    pub(super) fn poll_sent(
-        &mut self,
-        worker: &Worker,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), End>> {
-        self.poll_flush(worker, cx)?;
+    pub(super) fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
+        self.poll_flush(cx)?;
         if self.outbox.is_done(&self.socket) {
             Poll::Ready(Ok(()))
         } else {
@@ -144,14 +164,10 @@ impl ClientSide {
         }
     }
 
-    pub(super) fn poll_flush(&mut self, worker: &Worker, cx: &mut Context<'_>) -> Result<(), End> {
-        let Self {
-            socket,
-            outbox,
-            stall,
-            ..
-        } = self;
-        Ok(stall.poll_flush(outbox, socket, &worker.write_stall_limit, cx)?)
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
+        let limit = &self.worker.write_stall_limit;
+        let (outbox, stall) = (&mut self.outbox, &mut self.stall);
+        Ok(stall.poll_flush(outbox, &self.socket, limit, cx)?)
     }
 
     /// Sends the proxy's own messages, after the relayed ones.
@@ -184,7 +200,7 @@ impl Relay {
         if !self.server.upstream.has_room() || !self.session.has_room() {
             return Ok(Ok(Side::Unasked));
         }
-        if self.worker.gate.is_shut() && self.session.is_idle() {
+        if self.client.worker.gate.is_shut() && self.session.is_idle() {
             return self.await_gate(cx).map(Ok);
         }
         if self.client.socket.is_awaited(cx) {
@@ -201,7 +217,10 @@ impl Relay {
             return Err(End::ClientLeft);
         }
         self.client.collecting.restart();
-        let (worker, timers) = (Rc::clone(&self.worker), self.worker.shared.timers.clone());
+        let (worker, timers) = (
+            Rc::clone(&self.client.worker),
+            self.client.worker.shared.timers.clone(),
+        );
         let mut look = Box::pin(async move {
             let opens = worker.gate.is_open();
             let _ = timers.timeout(pause::LOOK_EVERY, opens).await;
@@ -222,7 +241,7 @@ impl Relay {
     }
 
     fn read_client(&mut self, cx: &mut Context<'_>) -> Result<Result<Side, Prerequisite>, End> {
-        let worker = Rc::clone(&self.worker);
+        let worker = Rc::clone(&self.client.worker);
         let mut scratch = worker.scratch.borrow_mut();
         let read = match self.client.socket.poll_read(cx, scratch.room()) {
             Poll::Pending => return self.await_client(cx).map(Ok),
@@ -318,7 +337,10 @@ impl Relay {
     #[inline]
     fn admit(&mut self, permit: Permit, header: Header) {
         self.client.collecting.done();
-        self.worker.tally.forwarded(header.tag, permit.basis());
+        self.client
+            .worker
+            .tally
+            .forwarded(header.tag, permit.basis());
         self.server.upstream.admit(permit);
     }
 
@@ -328,11 +350,16 @@ impl Relay {
     fn decide(&mut self, header: Header, bytes: &[u8]) -> Action {
         let mut frame = Frame::new(header, bytes);
         loop {
-            let action = self.session.on_frontend(frame, &self.worker.verdicts);
+            let action = self
+                .session
+                .on_frontend(frame, &self.client.worker.verdicts);
             if !matches!(action, Action::AwaitWhole) {
                 return action;
             }
-            let (budget, timers) = (&self.worker.collected, &self.worker.shared.timers);
+            let (budget, timers) = (
+                &self.client.worker.collected,
+                &self.client.worker.shared.timers,
+            );
             let collecting = &mut self.client.collecting;
             if collecting.may_wait(header.body_len, budget, timers) {
                 return action;
@@ -360,7 +387,7 @@ impl Relay {
     /// Ends a session whose client stopped in the middle of a message that must arrive whole.
     #[cold]
     fn end_late_message(&mut self) -> End {
-        tracing::info!(client_addr = %self.label.client_addr, "a message did not arrive whole in time");
+        tracing::info!(client_addr = %self.client.label.client_addr, "a message did not arrive whole in time");
         self.client.kept = BytesMut::new();
         self.client.collecting.done();
         self.session.say_fatal(

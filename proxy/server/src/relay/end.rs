@@ -5,13 +5,15 @@ use std::task::{Context, Poll};
 
 use super::{REFUSAL_TIMEOUT, Relay, Side};
 use crate::backends::OpenError;
-use crate::client_table::Cause;
-use crate::leadership::Loss;
+use crate::forced_end::Cause;
 use crate::session::Identity;
 use crate::session::endings::Ending;
 use crate::takeover::Lease;
 use crate::transport::Unsent;
 use crate::upstream::Rest;
+
+/// What a client is told when the proxy stops.
+pub(super) const SHUTTING_DOWN: &str = "terminating connection because pgpalisade is shutting down";
 
 /// Reason for the end of a connection.
 #[derive(Debug, thiserror::Error)]
@@ -31,18 +33,9 @@ pub(crate) enum End {
     /// The proxy stops.
     #[error("the session was ended: the proxy is shutting down")]
     Shutdown,
-    /// An operator ended it.
-    #[error("an operator ended it with KILL")]
-    Killed,
-    /// The lease could not be renewed, and may soon be another session's.
-    #[error("its lease could not be renewed in time")]
-    LeaseLost,
-    /// This proxy no longer leads with its token.
-    #[error("this proxy no longer leads")]
-    TermEnded(Loss),
-    /// This proxy leads now, and the connection has no token.
-    #[error("this proxy leads, and the connection has no token")]
-    LeadGained,
+    /// Neither side has asked for it.
+    #[error("{0}")]
+    Forced(Cause),
     /// Too many clients keep their lent server connections.
     #[error("the session was ended: too many clients keep their server connections")]
     Unpinned,
@@ -84,10 +77,10 @@ impl End {
                 Ending::ByServer => "ended_by_server",
             },
             Self::Shutdown => "shutdown",
-            Self::Killed => "killed",
-            Self::LeaseLost => "lease_lost",
-            Self::TermEnded(_) => "leadership_lost",
-            Self::LeadGained => "leadership_gained",
+            Self::Forced(Cause::Killed) => "killed",
+            Self::Forced(Cause::LeaseLost) => "lease_lost",
+            Self::Forced(Cause::TermEnded(_)) => "leadership_lost",
+            Self::Forced(Cause::LeadGained) => "leadership_gained",
             Self::Unpinned => "too_many_pinned",
             Self::NotLent(_) => "no_server_connection",
             Self::Deposed => "deposed_primary",
@@ -101,17 +94,6 @@ impl End {
 
 // Every look at a socket returns this, in registers up to this size.
 const _: () = assert!(size_of::<Result<Side, End>>() <= 16);
-
-impl From<Cause> for End {
-    fn from(cause: Cause) -> Self {
-        match cause {
-            Cause::Killed => Self::Killed,
-            Cause::LeaseLost => Self::LeaseLost,
-            Cause::TermEnded(loss) => Self::TermEnded(loss),
-            Cause::LeadGained => Self::LeadGained,
-        }
-    }
-}
 
 impl From<Unsent> for End {
     fn from(unsent: Unsent) -> Self {
@@ -142,6 +124,86 @@ impl End {
 }
 
 impl Relay {
+    /// Handles the end of a session that has told its client why.
+    pub(super) fn ended(&mut self, ending: impl Into<Box<Ending>>) -> End {
+        let ending = ending.into();
+        self.put_output();
+        let client_addr = self.client.label.client_addr;
+        match &*ending {
+            Ending::ProtocolViolation(error) => {
+                tracing::info!(%client_addr, %error, "protocol violation by the client");
+            }
+            Ending::OwnStatement(message) => {
+                tracing::error!(%client_addr, error = %message, "a statement of the proxy's own failed");
+            }
+            Ending::Unguarded(message) => {
+                tracing::error!(%client_addr, error = %message, "ending a session that cannot be guarded");
+            }
+            Ending::Contradiction { reply, command_tag } => {
+                // At once, so that its open transaction cannot be committed.
+                self.server.upstream.abort();
+                tracing::error!(
+                    %client_addr,
+                    user = self.client.label.user,
+                    %reply,
+                    command_tag,
+                    "PostgreSQL's reply does not match the proxy's decision: ending the session"
+                );
+            }
+            Ending::Unanswered
+            | Ending::TakenOver
+            | Ending::OutcomeUnknown
+            | Ending::Deposed
+            | Ending::ByServer => {}
+        }
+        End::Session(ending)
+    }
+
+    /// Ends the session if its server is no longer the primary, or an operator or a lost lease ends it.
+    pub(super) fn check_end(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
+        if !self.is_woken {
+            self.client.ends.register(cx);
+            self.server.register_end(cx);
+            self.is_woken = true;
+        }
+        if let Some(cause) = self.client.shown.entry().end.cause() {
+            return Err(self.end_for(cause));
+        }
+        if !self.server.is_deposed() {
+            return Ok(());
+        }
+        let ending = self.session.end_with_its_server();
+        self.server.upstream.abort();
+        Err(self.ended(ending))
+    }
+
+    /// A stopping proxy lets every session finish its transaction, and then ends it. PostgreSQL's smart shutdown
+    /// would wait for the session.
+    pub(super) fn is_to_stop(&self) -> bool {
+        self.client.worker.stopping.get() && self.session.is_idle()
+    }
+
+    /// Ends the session without waiting for what is in flight. KILL is for a client that does not read, or a
+    /// statement that does not end; after a lost lease another client, or another proxy, may lead soon.
+    fn end_for(&mut self, cause: Cause) -> End {
+        let (mut message, (mut sqlstate, detail, mut hint)) = (cause.message(), cause.advice());
+        if self.session.may_have_committed() {
+            message.push_str(", and it is not known whether the last statement was committed");
+            (sqlstate, hint) = ("08007", "Connect again, and read the data to find out.");
+        }
+        self.session.say_fatal(sqlstate, &message, detail, hint);
+        self.put_output();
+        self.server.upstream.abort();
+        End::Forced(cause)
+    }
+
+    pub(super) fn end_for_shutdown(&mut self) -> End {
+        self.session
+            .say_fatal("57P01", SHUTTING_DOWN, "", "Connect again.");
+        self.put_output();
+        End::Shutdown
+    }
+
     /// Whether only the lent server connection has ended, and the client can be told.
     pub(super) fn may_survive(&self, end: &End) -> bool {
         let is_within_a_message = matches!(self.server.rest, Rest::Relay(_));
@@ -149,7 +211,7 @@ impl Relay {
     }
 
     pub(crate) async fn finish(&mut self, end: End) {
-        tracing::debug!(client_addr = %self.label.client_addr, user = self.label.user, %end, "session ended");
+        tracing::debug!(client_addr = %self.client.label.client_addr, user = self.client.label.user, %end, "session ended");
         // Otherwise only in a login.
         if self.may_survive(&end) {
             self.session.refuse_login();
@@ -160,8 +222,8 @@ impl Relay {
             End::Goodbye | End::ClientLeft => return self.part(&end).await,
             End::ClientSocket(_) | End::ClientStalled => {}
             // A client that does not read may be the reason for KILL, and must not hold up a lease.
-            End::Killed | End::LeaseLost | End::TermEnded(_) | End::LeadGained => {
-                let timers = self.worker.shared.timers.clone();
+            End::Forced(_) => {
+                let timers = self.client.worker.shared.timers.clone();
                 let _ = timers.timeout(REFUSAL_TIMEOUT, self.send_rest()).await;
             }
             _ => self.send_rest_until_ended().await,
@@ -179,9 +241,12 @@ impl Relay {
         }
         let last = self.relay_to_the_end().await;
         if matches!(end, End::Goodbye) {
-            self.leases.drain(..).for_each(Lease::give_back);
+            self.client.leases.drain(..).for_each(Lease::give_back);
         }
-        let (timers, within) = (self.worker.shared.timers.clone(), self.worker.close_timeout);
+        let (timers, within) = (
+            self.client.worker.shared.timers.clone(),
+            self.client.worker.close_timeout,
+        );
         let has_closed = match last {
             // The client's messages still reach the server, though nobody waits for an answer.
             Some(End::ClientSocket(_) | End::ClientStalled) => {
@@ -198,13 +263,16 @@ impl Relay {
         // A normal end: nothing was in flight, and the server has closed its side.
         if let (true, true, Identity::Known(session)) = (quiet, has_closed, self.session.identity())
         {
-            self.worker.shared.takeover.release(session.backend);
+            self.client.worker.shared.takeover.release(session.backend);
         }
     }
 
     /// Relays the last replies until a side has closed; `None` if nothing has moved for too long.
     async fn relay_to_the_end(&mut self) -> Option<End> {
-        let (timers, within) = (self.worker.shared.timers.clone(), self.worker.close_timeout);
+        let (timers, within) = (
+            self.client.worker.shared.timers.clone(),
+            self.client.worker.close_timeout,
+        );
         loop {
             let moves = std::future::poll_fn(|cx| self.poll_last(cx));
             match timers.timeout(within, moves).await {
@@ -234,10 +302,12 @@ impl Relay {
     /// Sends the rest, unless the connection must end at once meanwhile.
     async fn send_rest_until_ended(&mut self) {
         let sending = std::future::poll_fn(|cx| {
-            self.ends.register(cx);
+            self.client.ends.register(cx);
             self.poll_flush(cx)?;
-            match self.client.poll_sent(&self.worker, cx) {
-                Poll::Pending if self.shown.entry().cause().is_some() => Poll::Ready(Ok(())),
+            match self.client.poll_sent(cx) {
+                Poll::Pending if self.client.shown.entry().end.cause().is_some() => {
+                    Poll::Ready(Ok(()))
+                }
                 sent => sent,
             }
         });
@@ -247,7 +317,7 @@ impl Relay {
     pub(super) async fn send_rest(&mut self) -> Result<(), End> {
         std::future::poll_fn(|cx| {
             self.poll_flush(cx)?;
-            self.client.poll_sent(&self.worker, cx)
+            self.client.poll_sent(cx)
         })
         .await
     }

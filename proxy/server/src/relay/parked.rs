@@ -3,31 +3,23 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use bytes::BytesMut;
 use pgpalisade_policies::Leftover;
 use pgpalisade_pool::Residue;
 use pgpalisade_session::endings::put_fatal;
 
-use super::client_side::ClientSide;
-use super::{End, REFUSAL_TIMEOUT, Relay, client_ends};
+use super::end::SHUTTING_DOWN;
+use super::{ClientSide, End, REFUSAL_TIMEOUT, Relay};
 use crate::backends::OpenError;
 use crate::backends::lending::{Borrowed, Seat};
-use crate::client_table::Publisher;
-use crate::end_watch::EndWatch;
-use crate::leadership::{LEAD_GAINED, Loss};
-use crate::metrics::Metrics;
 use crate::pooling::backends::Tokens;
-use crate::rejection_log::SessionLabel;
 use crate::session::unserved::Needs;
 use crate::session::{Activity, ClientHalf, Session};
 use crate::takeover::Lease;
-use crate::transport::Socket;
 use crate::wire::encode::Severity;
 use crate::wire::frontend::FrontendTag;
-use crate::worker::Worker;
 
 /// A client's session, with a server connection or between two.
 pub(crate) enum Served {
@@ -39,8 +31,8 @@ impl Served {
     /// Runs the session to its end.
     pub(crate) async fn run(mut self) {
         let metrics = match &self {
-            Self::Bound(relay) => relay.worker.shared.metrics.clone(),
-            Self::Parked(parked) => parked.metrics(),
+            Self::Bound(relay) => relay.client.worker.shared.metrics.clone(),
+            Self::Parked(parked) => parked.client.worker.shared.metrics.clone(),
         };
         metrics.session_begun();
         loop {
@@ -57,14 +49,9 @@ impl Served {
 }
 
 pub(crate) struct Parked {
-    worker: Rc<Worker>,
-    label: Arc<SessionLabel>,
-    shown: Publisher,
-    half: Box<ClientHalf>,
     client: Box<ClientSide>,
-    leases: Vec<Lease>,
+    half: Box<ClientHalf>,
     seat: Seat,
-    ends: EndWatch,
 }
 
 impl Relay {
@@ -103,20 +90,15 @@ impl Relay {
     /// Parts the client from its lent server connection, and gives that back, unless it was lost.
     pub(super) fn park(self: Box<Self>, lost: Option<&End>) -> Option<Box<Parked>> {
         let Self {
-            worker,
-            label,
-            shown,
-            session,
             mut client,
+            session,
             server,
-            leases,
             lent,
-            ends,
             ..
         } = *self;
         let (seat, lent) = lent?;
         let half = if let Some(end) = lost {
-            let (client_addr, user) = (label.client_addr, &label.user);
+            let (client_addr, user) = (client.label.client_addr, &client.label.user);
             tracing::debug!(%client_addr, user, %end, "server connection lost");
             seat.lose();
             client.discard_rest(server.upstream.rest());
@@ -128,16 +110,7 @@ impl Relay {
             seat.give_back(lent, of_server, server);
             half
         };
-        Some(Box::new(Parked {
-            worker,
-            label,
-            shown,
-            half,
-            client,
-            leases,
-            seat,
-            ends,
-        }))
+        Some(Box::new(Parked { client, half, seat }))
     }
 
     /// Ends a session that would keep its lent server connection, when too many are kept.
@@ -155,9 +128,9 @@ impl Relay {
 
     /// Shows for what the client keeps its lent server connection.
     pub(super) fn keep_lent(&mut self, left: Leftover) {
-        if self.shown.keeps(Some(left)) {
-            self.worker.tally.pinned(left);
-            let (label, leftover) = (&self.label, left.as_str());
+        if self.client.shown.keeps(Some(left)) {
+            self.client.worker.tally.pinned(left);
+            let (label, leftover) = (&self.client.label, left.as_str());
             tracing::debug!(
                 client_addr = %label.client_addr,
                 user = label.user,
@@ -170,34 +143,15 @@ impl Relay {
 
 impl Parked {
     /// A client that has logged in.
-    pub(crate) fn new(
-        worker: &Rc<Worker>,
-        label: Arc<SessionLabel>,
-        shown: Publisher,
-        half: Box<ClientHalf>,
-        client: (Socket, BytesMut),
-        seat: Seat,
-    ) -> Self {
-        Self {
-            worker: Rc::clone(worker),
-            ends: client_ends(worker, &shown),
-            label,
-            shown,
-            half,
-            client: Box::new(ClientSide::new(client.0, client.1)),
-            leases: Vec::new(),
-            seat,
-        }
-    }
-
-    fn metrics(&self) -> Metrics {
-        self.worker.shared.metrics.clone()
+    pub(crate) fn new(client: ClientSide, half: Box<ClientHalf>, seat: Seat) -> Self {
+        let client = Box::new(client);
+        Self { client, half, seat }
     }
 
     /// Waits for the client's next message, and for a server connection to run it.
     pub(super) async fn next(mut self: Box<Self>) -> Option<Box<Relay>> {
-        self.shown.entry().set_server_pid(None);
-        self.shown.keeps(None);
+        self.client.shown.entry().set_server_pid(None);
+        self.client.shown.keeps(None);
         match self.wait().await {
             Ok(borrowed) => Some(self.bind(borrowed)),
             Err(end) => {
@@ -229,7 +183,9 @@ impl Parked {
     /// Waits for a message that needs a server connection, and for that.
     async fn wait(&mut self) -> Result<Borrowed, End> {
         loop {
-            self.shown.publish(self.half.activity(), self.half.tokens());
+            self.client
+                .shown
+                .publish(self.half.activity(), self.half.tokens());
             self.message().await?;
             let front = self.client.front();
             if matches!(front, Ok(FrontendTag::Terminate)) {
@@ -239,7 +195,7 @@ impl Parked {
                 let mut answer = BytesMut::new();
                 let mut needs = self.half.answer(tag, &mut answer);
                 if needs == Needs::Server {
-                    let (message, verdicts) = (self.client.bytes(), &self.worker.verdicts);
+                    let (message, verdicts) = (self.client.bytes(), &self.client.worker.verdicts);
                     needs = self.half.hold_back(message, verdicts, &mut answer);
                 }
                 if needs == Needs::Nothing {
@@ -264,12 +220,10 @@ impl Parked {
 
     /// Waits for the client's next message.
     async fn message(&mut self) -> Result<(), End> {
-        let worker = Rc::clone(&self.worker);
         poll_fn(|cx| {
-            self.ends.register(cx);
-            look_for_end(&worker, &self.shown, &self.half)?;
+            look_for_end(&mut self.client, &self.half, cx)?;
             self.client.socket.belongs_to(cx);
-            self.client.poll_message(&worker, cx)
+            self.client.poll_message(cx)
         })
         .await
     }
@@ -277,15 +231,8 @@ impl Parked {
     /// Waits for a server connection as long as the client stays.
     async fn lend_or_end(&mut self) -> Result<Result<Borrowed, OpenError>, End> {
         let tokens = self.tokens();
-        let Self {
-            worker,
-            shown,
-            half,
-            client,
-            seat,
-            ends,
-            ..
-        } = self;
+        let Self { client, half, seat } = self;
+        let worker = Rc::clone(&client.worker);
         let is_idle = half.activity() == Activity::Idle;
         let lending = async {
             // A transaction goes on.
@@ -296,34 +243,26 @@ impl Parked {
         };
         let mut lending = pin!(lending);
         poll_fn(|cx| {
-            ends.register(cx);
-            look_for_end(worker, shown, half)?;
+            look_for_end(client, half, cx)?;
             match lending.as_mut().poll(cx) {
                 Poll::Ready(lent) => Poll::Ready(Ok(lent)),
-                Poll::Pending => client.poll_leave(worker, cx).map(Err),
+                Poll::Pending => client.poll_leave(cx).map(Err),
             }
         })
         .await
     }
 
     fn tokens(&self) -> Option<Tokens> {
-        let wanted = self.half.wants(self.client.bytes(), &self.worker.verdicts);
+        let wanted = self
+            .half
+            .wants(self.client.bytes(), &self.client.worker.verdicts);
         wanted.map(Into::into)
     }
 
     fn bind(self: Box<Self>, (lent, backend, residue): Borrowed) -> Box<Relay> {
         let pid = backend.half.identity().pid();
-        self.shown.entry().set_server_pid(Some(pid));
-        let Self {
-            worker,
-            label,
-            shown,
-            half,
-            client,
-            leases,
-            seat,
-            ends,
-        } = *self;
+        self.client.shown.entry().set_server_pid(Some(pid));
+        let Self { client, half, seat } = *self;
         let session = match residue {
             Residue::None => Session::lend(half, backend.half),
             Residue::Perhaps => {
@@ -332,16 +271,11 @@ impl Parked {
             }
         };
         Box::new(Relay {
-            session,
-            worker,
-            label,
-            shown,
             client,
+            session,
             server: backend.side,
-            leases,
             lent: Some((seat, lent)),
             _own_place: None,
-            ends,
             is_woken: false,
         })
     }
@@ -349,36 +283,30 @@ impl Parked {
     async fn finish(mut self, end: End) {
         // A client that ends waits for no connection.
         drop(self.seat);
-        tracing::debug!(client_addr = %self.label.client_addr, user = self.label.user, %end, "session ended");
-        self.worker.shared.metrics.session_ended(end.reason());
+        tracing::debug!(client_addr = %self.client.label.client_addr, user = self.client.label.user, %end, "session ended");
+        self.client
+            .worker
+            .shared
+            .metrics
+            .session_ended(end.reason());
         let mut error = BytesMut::new();
-        let why = match &end {
-            End::Killed => Some("an operator ended it with KILL"),
-            End::LeaseLost => Some("its lease could not be renewed in time"),
-            End::LeadGained => Some(LEAD_GAINED),
-            End::Shutdown => Some("pgpalisade is shutting down"),
-            End::TermEnded(loss) => {
-                put_fatal(&mut error, "PF001", Loss::MESSAGE, loss.why(), Loss::HINT);
-                None
+        match &end {
+            End::Forced(cause) => {
+                let (sqlstate, detail, hint) = cause.advice();
+                put_fatal(&mut error, sqlstate, &cause.message(), detail, hint);
             }
-            End::NotLent(why) => {
-                why.put(Severity::Fatal, &mut error);
-                None
-            }
-            _ => None,
-        };
-        if let Some(why) = why {
-            let message = format!("terminating connection because {why}");
-            put_fatal(&mut error, "57P01", &message, "", "Connect again.");
+            End::Shutdown => put_fatal(&mut error, "57P01", SHUTTING_DOWN, "", "Connect again."),
+            End::NotLent(why) => why.put(Severity::Fatal, &mut error),
+            _ => {}
         }
         self.client.put_own(&error);
         if matches!(end, End::Goodbye) {
-            self.leases.drain(..).for_each(Lease::give_back);
+            self.client.leases.drain(..).for_each(Lease::give_back);
         }
-        let timers = self.worker.shared.timers.clone();
+        let timers = self.client.worker.shared.timers.clone();
         let sending = poll_fn(|cx| {
             self.client.socket.belongs_to(cx);
-            self.client.poll_sent(&self.worker, cx)
+            self.client.poll_sent(cx)
         });
         let _ = timers.timeout(REFUSAL_TIMEOUT, sending).await;
         self.client.socket.shut_down_write();
@@ -386,11 +314,18 @@ impl Parked {
 }
 
 /// Looks whether the proxy stops, or an operator or the loss of a lease ends the client.
-fn look_for_end(worker: &Worker, shown: &Publisher, half: &ClientHalf) -> Result<(), End> {
-    match shown.entry().cause() {
-        Some(cause) => Err(cause.into()),
+fn look_for_end(
+    client: &mut ClientSide,
+    half: &ClientHalf,
+    cx: &mut Context<'_>,
+) -> Result<(), End> {
+    client.ends.register(cx);
+    match client.shown.entry().end.cause() {
+        Some(cause) => Err(End::Forced(cause)),
         // A transaction ends first.
-        None if worker.stopping.get() && half.activity() == Activity::Idle => Err(End::Shutdown),
+        None if client.worker.stopping.get() && half.activity() == Activity::Idle => {
+            Err(End::Shutdown)
+        }
         None => Ok(()),
     }
 }

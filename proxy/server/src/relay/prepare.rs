@@ -37,7 +37,7 @@ impl Relay {
     /// Takes the server connection to where the client believes to be.
     pub(super) async fn resume(&mut self) -> Result<(), End> {
         loop {
-            let step = self.session.resume(&self.worker.verdicts);
+            let step = self.session.resume(&self.client.worker.verdicts);
             self.put_output();
             match step {
                 Step::Done | Step::Decided(Action::Discard) => return Ok(()),
@@ -68,12 +68,12 @@ impl Relay {
             Prerequisite::Replies => self.await_replies().await?,
             Prerequisite::Verdict(unread) => {
                 let Unread { text, encoding } = *unread;
-                let classification = self.worker.shared.classification.clone();
+                let classification = self.client.worker.shared.classification.clone();
                 let verdict = self.meanwhile(classification.of(text, encoding)).await?;
                 self.session.on_verdict(verdict);
             }
             Prerequisite::History => {
-                let takeover = self.worker.shared.takeover.clone();
+                let takeover = self.client.worker.shared.takeover.clone();
                 let asking = takeover.history_of(self.session.scopes(), takeover.deadline());
                 match self.meanwhile(asking).await? {
                     Ok(takeovers) => self.session.on_history(history::as_json(takeovers)),
@@ -113,10 +113,10 @@ impl Relay {
     /// Waits until the lent server connection is reset. If that fails, it counts as lost: of the client nothing was
     /// sent.
     pub(super) async fn await_reset(&mut self) -> Result<(), End> {
-        let timers = self.worker.shared.timers.clone();
+        let timers = self.client.worker.shared.timers.clone();
         let reset = timers.timeout(RESET_WITHIN, self.await_replies()).await;
         let reset = reset.unwrap_or(Err(End::ServerClosed));
-        self.worker.tally.reset(match reset {
+        self.client.worker.tally.reset(match reset {
             Ok(()) => Outcome::Done,
             Err(_) => Outcome::Failed,
         });
@@ -137,14 +137,14 @@ impl Relay {
         &mut self,
         future: F,
     ) -> Result<F::Output, End> {
-        let timers = self.worker.shared.timers.clone();
+        let timers = self.client.worker.shared.timers.clone();
         let mut future = pin!(future);
         loop {
             let waiting = self.meanwhile(future.as_mut());
             match timers.timeout(CLIENT_LOOK_EVERY, waiting).await {
                 Ok(done) => return done,
                 Err(_) if self.client.socket.is_closed_by_peer() => return Err(End::ClientLeft),
-                Err(_) if self.worker.stopping.get() => return Err(self.end_for_shutdown()),
+                Err(_) if self.client.worker.stopping.get() => return Err(self.end_for_shutdown()),
                 Err(_) => {}
             }
         }

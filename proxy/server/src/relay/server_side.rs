@@ -28,7 +28,7 @@ impl Relay {
     }
 
     fn read_server(&mut self, cx: &mut Context<'_>) -> Result<Side, End> {
-        let worker = Rc::clone(&self.worker);
+        let worker = Rc::clone(&self.client.worker);
         let mut scratch = worker.scratch.borrow_mut();
         let read = match self.server.upstream.poll_read(cx, scratch.room()) {
             Poll::Pending => return Ok(Side::Drained),

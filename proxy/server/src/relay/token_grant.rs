@@ -7,9 +7,9 @@ use pgpalisade_authority::{Claim, Declaration, LeaseTime, Leased, Mark, Scope, T
 use tokio::time::Instant;
 
 use super::{End, Relay};
-use crate::client_table::{Cause, ClientEntry};
 use crate::fence::readable::readable;
 use crate::fence::{Identified, Purpose, Terms};
+use crate::forced_end::{Cause, ForcedEnd};
 use crate::rejection::{Rejection, RejectionKind};
 use crate::rejection_log::SessionLabel;
 use crate::session::read_only::AccessChange;
@@ -25,7 +25,7 @@ impl Relay {
     /// Declares tokens for the session, after everything sent before has been answered:
     ///
     /// 1. Makes the open transaction read-write, if that is due.
-    /// 2. Finds the session's server process.
+    /// 2. Finds the session's server process, by the pid that the server told at login. It must show a trace.
     /// 3. Declares each token, which ends the sessions of lower ones.
     pub(super) async fn obtain(
         &mut self,
@@ -40,7 +40,7 @@ impl Relay {
                 return Ok(met);
             }
         }
-        let takeover = self.worker.shared.takeover.clone();
+        let takeover = self.client.worker.shared.takeover.clone();
         // One deadline for finding the process and for the declaration.
         let deadline = takeover.deadline();
         let session = match self.session.identity() {
@@ -49,10 +49,11 @@ impl Relay {
                 let trace = SessionProbe::random();
                 self.session.leave_trace(trace.text());
                 self.await_trace(wanted, deadline).await?;
-                let finding = identify(&takeover, pid, trace, deadline);
+                let finding = takeover.identify(pid, trace, deadline);
                 let session = match self.meanwhile(finding).await? {
                     Ok(session) => session,
-                    Err(rejection) => {
+                    Err(error) => {
+                        let rejection = Box::new(rejection(None, error));
                         let met = self.session.on_not_identified(wanted, rejection);
                         self.put_output();
                         return Ok(met);
@@ -62,15 +63,15 @@ impl Relay {
                 session
             }
         };
-        let by = describe_session(&self.label);
+        let by = describe_session(&self.client.label);
         let take = TakeId::new(session.backend, self.session.take_number());
         let mut declarant = Declarant {
             takeover,
             session,
             take,
             by,
-            entry: Arc::clone(self.shown.entry()),
-            leases: std::mem::take(&mut self.leases),
+            end: Arc::clone(&self.client.shown.entry().end),
+            leases: std::mem::take(&mut self.client.leases),
             acquired: Vec::new(),
         };
         let declaring = declarant.declare(wanted, deadline);
@@ -82,7 +83,7 @@ impl Relay {
         };
         self.server.close = Close::EndsSession;
         let declared = declared?;
-        self.leases = declarant.leases;
+        self.client.leases = declarant.leases;
         if declared.is_err() {
             self.give_back_leases();
         }
@@ -97,7 +98,10 @@ impl Relay {
         if wanted.is_only_observed() {
             return self.await_replies().await;
         }
-        let (timers, left) = (self.worker.shared.timers.clone(), deadline - Instant::now());
+        let (timers, left) = (
+            self.client.worker.shared.timers.clone(),
+            deadline - Instant::now(),
+        );
         let answered = timers.timeout(left, self.await_replies()).await;
         match answered {
             Ok(answered) => answered,
@@ -115,21 +119,11 @@ impl Relay {
             let held = tokens.and_then(|tokens| tokens.token_of(lease.scope()));
             held.is_none_or(|held| held.token != lease.mark().token)
         };
-        self.leases
+        self.client
+            .leases
             .extract_if(.., is_over)
             .for_each(Lease::give_back);
     }
-}
-
-/// Finds the server process by the pid that the server told at login, and checks that it shows the trace.
-async fn identify(
-    takeover: &Takeover,
-    pid: i32,
-    trace: SessionProbe,
-    deadline: Instant,
-) -> Result<Identified, Box<Rejection>> {
-    let found = takeover.identify(pid, trace, deadline).await;
-    found.map_err(|error| Box::new(rejection(None, error)))
 }
 
 /// A session that declares tokens.
@@ -139,7 +133,7 @@ struct Declarant {
     take: TakeId,
     /// Description of the session for people.
     by: String,
-    entry: Arc<ClientEntry>,
+    end: Arc<ForcedEnd>,
     /// Leases of tokens that the session holds.
     leases: Vec<Lease>,
     /// Leases under which it is about to take tokens.
@@ -237,9 +231,9 @@ impl Declarant {
                 return renewed.map(drop);
             }
         }
-        let (entry, purpose) = (Arc::clone(&self.entry), terms.purpose);
+        let (end, purpose) = (Arc::clone(&self.end), terms.purpose);
         let lost = move || match purpose {
-            Purpose::Admit => entry.end(Cause::LeaseLost),
+            Purpose::Admit => end.order(Cause::LeaseLost),
             // A session is not ended for an observed scope.
             Purpose::Observe | Purpose::ObserveUnregistered => {}
         };

@@ -53,17 +53,10 @@ impl Stall {
             Poll::Pending if outbox.waiting() < waiting => self.0 = None,
             Poll::Pending => {}
         }
-        let time = limit.time;
-        time.map_or(Ok(()), |time| self.check(time, &limit.timers, cx))
-    }
-
-    fn check(
-        &mut self,
-        time: Duration,
-        timers: &Timers,
-        cx: &mut Context<'_>,
-    ) -> Result<(), Unsent> {
-        let sleep = || Box::pin(timers.sleep(time));
+        let Some(time) = limit.time else {
+            return Ok(());
+        };
+        let sleep = || Box::pin(limit.timers.sleep(time));
         match self.0.get_or_insert_with(sleep).as_mut().poll(cx) {
             Poll::Ready(()) => Err(Unsent::Stalled),
             Poll::Pending => Ok(()),

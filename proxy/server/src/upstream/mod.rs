@@ -2,24 +2,23 @@
 
 mod admitted;
 mod server_side;
-mod unfenced;
 
 use std::io;
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
-use pgpalisade_fence::Permit;
+use pgpalisade_fence::{Permit, ReplicationPermit};
 use postgres_protocol::message::frontend;
 
 use crate::transport::{Outbox, Socket};
 use admitted::Admitted;
 
 pub(crate) use server_side::{Close, Rest, ServerSide};
-pub(crate) use unfenced::PassthroughUpstream;
 
 /// The server's side of a connection.
 ///
-/// The client's bytes go out by [`Upstream::forward`], after permits were spent on them.
+/// The client's bytes go out by [`Upstream::forward`], after permits were spent on them, or on a connection that is
+/// exempt by [`Upstream::forward_exempt`].
 #[derive(Debug)]
 pub(crate) struct Upstream {
     socket: Socket,
@@ -32,22 +31,6 @@ pub(crate) struct Upstream {
 enum SendSide {
     Open,
     Ended,
-}
-
-impl SendSide {
-    fn poll_end(
-        &mut self,
-        outbox: &mut Outbox,
-        socket: &Socket,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<()>> {
-        if *self == Self::Open {
-            ready!(outbox.poll_send_all(socket, cx))?;
-            socket.shut_down_write();
-            *self = Self::Ended;
-        }
-        Poll::Ready(Ok(()))
-    }
 }
 
 impl Upstream {
@@ -80,6 +63,16 @@ impl Upstream {
     #[inline]
     pub(crate) fn forward(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.admitted.spend(bytes)?;
+        self.outbox.send(&self.socket, bytes)
+    }
+
+    /// Sends bytes of a replication connection, which is exempt as a whole.
+    #[inline]
+    pub(crate) fn forward_exempt(
+        &mut self,
+        _exempt: &ReplicationPermit,
+        bytes: &[u8],
+    ) -> io::Result<()> {
         self.outbox.send(&self.socket, bytes)
     }
 
@@ -141,7 +134,12 @@ impl Upstream {
     /// Sends what waits, then closes the sending direction, even after a goodbye: within COPY data that is an error,
     /// after which the server waits for more.
     pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.send_side.poll_end(&mut self.outbox, &self.socket, cx)
+        if self.send_side == SendSide::Open {
+            ready!(self.outbox.poll_send_all(&self.socket, cx))?;
+            self.socket.shut_down_write();
+            self.send_side = SendSide::Ended;
+        }
+        Poll::Ready(Ok(()))
     }
 
     #[must_use]

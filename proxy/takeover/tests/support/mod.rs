@@ -1,12 +1,21 @@
 //! The end-to-end harness, for tests that call the proxy's own code.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use pgpalisade_authority::{Declaration, Mark, Scope, Token};
+use async_trait::async_trait;
+use pgpalisade_authority::{
+    Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Embedded,
+    Enrolled, LeaseId, LeaseStep, Leased, Mark, Rank, Registered, RepairRequest, Repaired, Scope,
+    TakeoverRecord, Token, Watch,
+};
 use pgpalisade_policies::TokenBounds;
 use pgpalisade_takeover::{DeclareError, Identified, Purpose, Takeover, Terms};
 use pgpalisade_test_servers::machine;
 use pgpalisade_test_servers::postgres::{Auth, scratch_dir};
+use tokio::sync::mpsc;
 use tokio_postgres::{Client, Config, NoTls};
 
 /// A running server.
@@ -74,4 +83,111 @@ pub async fn declare(
     takeover
         .declare(declaration, terms, takeover.deadline())
         .await
+}
+
+/// The real store, slowed down.
+pub struct Slow {
+    store: Arc<Embedded>,
+    pub declare: Duration,
+    /// Whether it reports changes.
+    tells: bool,
+    /// Number of times that it was told of takeovers.
+    pub notes: AtomicUsize,
+}
+
+impl Slow {
+    /// As fast as the store.
+    pub fn telling(store: &Arc<Embedded>) -> Self {
+        Self {
+            store: Arc::clone(store),
+            declare: Duration::ZERO,
+            tells: true,
+            notes: AtomicUsize::default(),
+        }
+    }
+
+    /// As fast as the store, with a silent watch, as if the watch were broken.
+    pub fn deaf(store: &Arc<Embedded>) -> Self {
+        Self {
+            tells: false,
+            ..Self::telling(store)
+        }
+    }
+}
+
+#[async_trait]
+impl Authority for Slow {
+    fn identity(&self) -> AuthorityId {
+        self.store.identity()
+    }
+
+    async fn enrol(&self, cluster: Cluster) -> Answer<Enrolled> {
+        self.store.enrol(cluster).await
+    }
+
+    async fn mark(&self, scope: &Scope) -> Answer<Option<Mark>> {
+        self.store.mark(scope).await
+    }
+
+    async fn repair(&self, request: &RepairRequest) -> Answer<Repaired> {
+        self.store.repair(request).await
+    }
+
+    async fn cluster(&self) -> Answer<Option<Cluster>> {
+        self.store.cluster().await
+    }
+
+    async fn recover(
+        &self,
+        seen: Option<Cluster>,
+        cluster: Cluster,
+        marks: &[(Scope, Mark)],
+    ) -> Answer<Enrolled> {
+        self.store.recover(seen, cluster, marks).await
+    }
+
+    async fn lease(&self, scope: &Scope, holder: LeaseId, step: LeaseStep) -> Answer<Leased> {
+        self.store.lease(scope, holder, step).await
+    }
+
+    async fn note_takeovers(&self, scope: &Scope, records: &[TakeoverRecord]) -> Answer<()> {
+        self.notes.fetch_add(1, Ordering::Relaxed);
+        self.store.note_takeovers(scope, records).await
+    }
+
+    async fn takeovers(&self, of: Option<&Scope>) -> Answer<Vec<(Scope, TakeoverRecord)>> {
+        self.store.takeovers(of).await
+    }
+
+    fn watch(&self) -> Watch {
+        if self.tells {
+            self.store.watch()
+        } else {
+            mpsc::channel(1).1
+        }
+    }
+
+    async fn declare(&self, declaration: &Declaration) -> Answer<Declared> {
+        // A proxy without an answer at its start does not start.
+        if !declaration.scope.is_epoch() {
+            tokio::time::sleep(self.declare).await;
+        }
+        self.store.declare(declaration).await
+    }
+
+    async fn drained(&self, scope: &Scope, rank: Rank, gone: &[Backend]) -> Answer<Drained> {
+        self.store.drained(scope, rank, gone).await
+    }
+
+    async fn forget(&self, gone: &[Backend]) -> Answer<()> {
+        self.store.forget(gone).await
+    }
+
+    async fn sessions(&self) -> Answer<Vec<(Scope, Registered)>> {
+        self.store.sessions().await
+    }
+
+    async fn marks(&self) -> Answer<Vec<(Scope, Mark)>> {
+        self.store.marks().await
+    }
 }

@@ -195,28 +195,3 @@ async fn a_takeover_names_the_prepared_transactions_that_outlive_it() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
-
-/// Prints how long takeovers take, one old session each.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn takeover_times() {
-    let postgres = Postgres::start(&["max_connections=200"]).await;
-    let store = store(&postgres);
-    let takeover = start(options(&postgres), &store).await.unwrap();
-    let mut clients = vec![declared(&postgres, &takeover, "postgres", 1).await];
-    let mut times = Vec::new();
-    for value in 2..=101 {
-        let client = postgres.connect("postgres").await;
-        let backend = identify(&takeover, &client).await.unwrap();
-        let began = Instant::now();
-        declare(&takeover, value, backend).await.unwrap();
-        times.push(began.elapsed());
-        clients.push((client, backend));
-    }
-    times.sort_unstable();
-    println!(
-        "100 takeovers, one session each: p50 {:?}, p99 {:?}",
-        times[49], times[98]
-    );
-    assert!(times[98] < Duration::from_secs(5));
-    assert_eq!(registered(&store).await.len(), 1);
-}

@@ -14,15 +14,13 @@ mod register;
 mod unanswered;
 
 use std::io::Write;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
 use pgpalisade_authority::{
-    Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Embedded,
-    Enrolled, IfStale, LeaseId, LeaseStep, Leased, Mark, Rank, Registered, RepairRequest, Repaired,
-    Scope, TakeoverEnd, TakeoverRecord, Token, Watch,
+    Authority, Backend, Cluster, Declaration, Embedded, Enrolled, IfStale, Mark, Scope,
+    TakeoverEnd, TakeoverRecord, Token,
 };
 use pgpalisade_policies::TokenBounds;
 use pgpalisade_takeover::{
@@ -30,7 +28,7 @@ use pgpalisade_takeover::{
     TakeoverOptions,
 };
 use pgpalisade_test_servers::machine::Signal;
-use support::Postgres;
+use support::{Postgres, Slow};
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 

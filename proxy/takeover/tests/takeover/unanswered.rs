@@ -2,103 +2,11 @@
 
 use super::*;
 
-/// The real store, slowed down.
-struct Slow {
-    store: Arc<Embedded>,
-    declare: Duration,
-    /// Whether it reports changes.
-    tells: bool,
-    /// Number of times that it was told of takeovers.
-    notes: AtomicUsize,
-}
-
-#[async_trait]
-impl Authority for Slow {
-    fn identity(&self) -> AuthorityId {
-        self.store.identity()
-    }
-
-    async fn enrol(&self, cluster: Cluster) -> Answer<Enrolled> {
-        self.store.enrol(cluster).await
-    }
-
-    async fn mark(&self, scope: &Scope) -> Answer<Option<Mark>> {
-        self.store.mark(scope).await
-    }
-
-    async fn repair(&self, request: &RepairRequest) -> Answer<Repaired> {
-        self.store.repair(request).await
-    }
-
-    async fn cluster(&self) -> Answer<Option<Cluster>> {
-        self.store.cluster().await
-    }
-
-    async fn recover(
-        &self,
-        seen: Option<Cluster>,
-        cluster: Cluster,
-        marks: &[(Scope, Mark)],
-    ) -> Answer<Enrolled> {
-        self.store.recover(seen, cluster, marks).await
-    }
-
-    async fn lease(&self, scope: &Scope, holder: LeaseId, step: LeaseStep) -> Answer<Leased> {
-        self.store.lease(scope, holder, step).await
-    }
-
-    async fn note_takeovers(&self, scope: &Scope, records: &[TakeoverRecord]) -> Answer<()> {
-        self.notes.fetch_add(1, Ordering::Relaxed);
-        self.store.note_takeovers(scope, records).await
-    }
-
-    async fn takeovers(&self, of: Option<&Scope>) -> Answer<Vec<(Scope, TakeoverRecord)>> {
-        self.store.takeovers(of).await
-    }
-
-    fn watch(&self) -> Watch {
-        if self.tells {
-            self.store.watch()
-        } else {
-            tokio::sync::mpsc::channel(1).1
-        }
-    }
-
-    async fn declare(&self, declaration: &Declaration) -> Answer<Declared> {
-        // A proxy without an answer at its start does not start.
-        if !declaration.scope.is_epoch() {
-            tokio::time::sleep(self.declare).await;
-        }
-        self.store.declare(declaration).await
-    }
-
-    async fn drained(&self, scope: &Scope, rank: Rank, gone: &[Backend]) -> Answer<Drained> {
-        self.store.drained(scope, rank, gone).await
-    }
-
-    async fn forget(&self, gone: &[Backend]) -> Answer<()> {
-        self.store.forget(gone).await
-    }
-
-    async fn sessions(&self) -> Answer<Vec<(Scope, Registered)>> {
-        self.store.sessions().await
-    }
-
-    async fn marks(&self) -> Answer<Vec<(Scope, Mark)>> {
-        self.store.marks().await
-    }
-}
-
 /// A scope whose mark rises all the time costs the authority no more than a few steps a second.
 #[tokio::test]
 async fn takeovers_of_a_busy_scope_are_noted_together() {
     let postgres = Postgres::start(&[]).await;
-    let counting = Arc::new(Slow {
-        store: store(&postgres),
-        declare: Duration::ZERO,
-        tells: true,
-        notes: AtomicUsize::default(),
-    });
+    let counting = Arc::new(Slow::telling(&store(&postgres)));
     let authority = Arc::clone(&counting) as _;
     let started = Takeover::start(options(&postgres), authority, CancellationToken::new()).await;
     let takeover = started.unwrap();
@@ -125,12 +33,7 @@ struct Replaced {
 impl Replaced {
     async fn start(postgres: &Postgres) -> Self {
         let store = store(postgres);
-        let deaf = Slow {
-            store: Arc::clone(&store),
-            declare: Duration::ZERO,
-            tells: false,
-            notes: AtomicUsize::default(),
-        };
+        let deaf = Slow::deaf(&store);
         let options = TakeoverOptions {
             reap_every: Duration::from_millis(50),
             ..options(postgres)
@@ -217,10 +120,8 @@ async fn an_authority_that_does_not_answer_is_an_error_in_time() {
     let store = store(&postgres);
     let never = Duration::from_secs(3600);
     let slow = Slow {
-        store: Arc::clone(&store),
         declare: never,
-        tells: true,
-        notes: AtomicUsize::default(),
+        ..Slow::telling(&store)
     };
     let timeout = Duration::from_millis(300);
     let options = TakeoverOptions {

@@ -119,7 +119,7 @@ async fn logged_in<T>(
     let pending = PendingLogins::new(1, limit, Timers::of_this_runtime());
     let mut client = Exchange {
         client: &mut Socket::unix(ours, &sends).unwrap(),
-        carry: &mut BytesMut::new(),
+        carry: BytesMut::new(),
         shown: &certificates.current(),
         user: b"app",
         pending: &mut pending.enter(),
