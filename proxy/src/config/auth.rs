@@ -22,13 +22,10 @@ const METHODS: [(&str, Method); 3] = [
 ];
 
 pub(super) fn read(values: &mut Values<'_>, tls: Option<&ClientTls>) -> Option<Auth> {
-    let method = values.choice(Key::Auth, &METHODS);
+    let method = values.choice(Key::Auth, &METHODS)?;
     let file = values.last(Key::AuthFile, path);
     let query = values.last(Key::AuthQuery, query);
-    let together = fit(method?, file, query, tls);
-    together
-        .map_err(|message| values.refuse(message.to_owned()))
-        .ok()
+    values.accept(fit(method, file, query, tls))
 }
 
 fn fit(

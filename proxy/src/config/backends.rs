@@ -5,8 +5,7 @@ use std::time::Duration;
 use pgpalisade_server::pooling::{BackendLimits, Pool, Reset};
 
 use super::key::Key;
-use super::ready::{count, time};
-use super::values::Values;
+use super::values::{SECOND, Values, minutes};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lending {
@@ -25,31 +24,17 @@ const RESET: [(&str, Reset); 2] = [("always", Reset::Always), ("auto", Reset::Au
 const BACKENDS_MAX: usize = 262_143;
 
 pub(super) fn read(values: &mut Values<'_>) -> Option<Pool> {
-    let seconds = Duration::from_secs;
-    let lending = values.choice(Key::Pool, &LENDING);
-    let max = values.last(Key::BackendsMax, |text| count(text, 1..=BACKENDS_MAX));
-    let leaders = values.last(Key::BackendsLeaders, |text| count(text, 0..=BACKENDS_MAX));
-    let wait = values.last(Key::BackendsWait, |text| {
-        time(text, Duration::ZERO, seconds(600))
-    });
-    let idle = values.last(Key::BackendsIdle, |text| {
-        time(text, seconds(1), seconds(24 * 3600))
-    });
-    let lifetime = values.last(Key::BackendsLifetime, |text| {
-        time(text, seconds(60), seconds(168 * 3600))
-    });
-    let pinned = values.last(Key::BackendsPinned, |text| count(text, 0..=BACKENDS_MAX));
-    let sessions = values.last(Key::BackendsSessions, |text| count(text, 0..=BACKENDS_MAX));
-    let reset = values.choice(Key::BackendsReset, &RESET);
+    let lending = values.choice(Key::Pool, &LENDING)?;
+    let hours = |hours: u64| minutes(60 * hours);
     let limits = BackendLimits {
-        max: max?,
-        leaders: leaders?,
-        wait: wait?,
-        idle: idle?,
-        lifetime: lifetime?,
-        pinned: pinned?,
-        sessions: sessions?,
-        reset: reset?,
+        max: values.count(Key::BackendsMax, 1..=BACKENDS_MAX)?,
+        leaders: values.count(Key::BackendsLeaders, 0..=BACKENDS_MAX)?,
+        wait: values.time(Key::BackendsWait, Duration::ZERO..=minutes(10))?,
+        idle: values.time(Key::BackendsIdle, SECOND..=hours(24))?,
+        lifetime: values.time(Key::BackendsLifetime, minutes(1)..=hours(168))?,
+        pinned: values.count(Key::BackendsPinned, 0..=BACKENDS_MAX)?,
+        sessions: values.count(Key::BackendsSessions, 0..=BACKENDS_MAX)?,
+        reset: values.choice(Key::BackendsReset, &RESET)?,
     };
     if limits.leaders >= limits.max.get() {
         let (leaders, max) = (limits.leaders, limits.max);
@@ -59,8 +44,8 @@ pub(super) fn read(values: &mut Values<'_>) -> Option<Pool> {
         ));
         return None;
     }
-    match lending? {
-        Lending::Session => Some(Pool::Session),
-        Lending::Transaction => Some(Pool::Transaction(limits)),
-    }
+    Some(match lending {
+        Lending::Session => Pool::Session,
+        Lending::Transaction => Pool::Transaction(limits),
+    })
 }

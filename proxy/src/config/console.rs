@@ -19,16 +19,13 @@ pub(crate) struct ConsoleAddr {
 }
 
 impl ConsoleAddr {
-    /// Reads all its keys: `Some(None)` without a console.
-    #[expect(clippy::option_option, reason = "no good value, and none at all")]
-    pub(super) fn read(values: &mut Values<'_>) -> Option<Option<Self>> {
+    pub(super) fn read(values: &mut Values<'_>) -> Option<Self> {
         let listen = values.last(Key::Console, |text| {
             listen::parse_with_default(text, DEFAULT_PORT)
         });
         let auth_file = values.last(Key::ConsoleAuthFile, path);
         let admins = values.last_list(Key::ConsoleAdmins, name, |_| true);
-        let together = fit(listen, auth_file, admins.unwrap_or_default());
-        together.map_err(|message| values.refuse(message)).ok()
+        values.accept(fit(listen, auth_file, admins.unwrap_or_default()))?
     }
 }
 

@@ -18,17 +18,12 @@ pub(crate) struct HttpAddr {
 }
 
 impl HttpAddr {
-    /// Reads all keys of HTTP: `Some(None)` without HTTP.
-    #[expect(clippy::option_option, reason = "no good value, and none at all")]
-    pub(super) fn read(values: &mut Values<'_>) -> Option<Option<Self>> {
+    pub(super) fn read(values: &mut Values<'_>) -> Option<Self> {
         let address = values.last(Key::Http, address);
         let token_file = values.last(Key::HttpTokenFile, path);
-        let certificate = values.last(Key::HttpCertificate, path);
-        let key = values.last(Key::HttpKeyFile, path);
-        let client_ca = values.last(Key::HttpClientCa, path);
-        let together =
-            tls(certificate, key, client_ca).and_then(|tls| fit(address, token_file, tls));
-        together.map_err(|message| values.refuse(message)).ok()
+        let files = [Key::HttpCertificate, Key::HttpKeyFile, Key::HttpClientCa];
+        let files = files.map(|key| values.last(key, path));
+        values.accept(tls(files).and_then(|tls| fit(address, token_file, tls)))?
     }
 }
 
@@ -37,19 +32,15 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     parse_listen(text).map_err(example)
 }
 
-fn tls(
-    certificate: Option<PathBuf>,
-    key: Option<PathBuf>,
-    client_ca: Option<PathBuf>,
-) -> Result<Option<AcceptFiles>, String> {
-    match (certificate, key, client_ca) {
-        (Some(certificate), Some(key), client_ca) => Ok(Some(AcceptFiles {
+fn tls(files: [Option<PathBuf>; 3]) -> Result<Option<AcceptFiles>, String> {
+    match files {
+        [Some(certificate), Some(key), client_ca] => Ok(Some(AcceptFiles {
             certificate,
             key,
             client_ca,
         })),
-        (None, None, None) => Ok(None),
-        (None, None, Some(_)) => Err(String::from(
+        [None, None, None] => Ok(None),
+        [None, None, Some(_)] => Err(String::from(
             "http_client_ca needs http_certificate and http_key: clients show a certificate over TLS only",
         )),
         _ => Err(String::from(
@@ -94,7 +85,7 @@ mod tests {
     fn finished(keys: [Option<&str>; 5]) -> Result<Option<HttpAddr>, String> {
         let address = keys[0].map(|text| text.parse().unwrap());
         let [_, token_file, certificate, key, client_ca] = keys.map(|key| key.map(PathBuf::from));
-        fit(address, token_file, tls(certificate, key, client_ca)?)
+        fit(address, token_file, tls([certificate, key, client_ca])?)
     }
 
     #[test]

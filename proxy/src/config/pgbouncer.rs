@@ -5,6 +5,7 @@
 mod ini;
 mod no_equal;
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::duration::show;
@@ -79,19 +80,26 @@ impl Translation<'_> {
         }
     }
 
+    /// Sets a key to the text of the setting, if there is one.
+    fn copy(&mut self, key: Key, name: &str) {
+        let text = self.get(name).map(str::to_owned);
+        self.keys.extend(text.map(|text| (key, vec![text])));
+    }
+
     /// A time in seconds within its bounds; `zero` stands for 0.
     fn time(
         &mut self,
-        (key, name): (Key, &str),
+        key: Key,
+        name: &str,
         default: u64,
-        (least, most): (u64, u64),
+        allowed: &RangeInclusive<u64>,
         zero: u64,
     ) {
         let seconds = self.get(name).map_or(Ok(default as f64), str::parse);
         let asked = seconds
             .ok()
             .and_then(|s| Duration::try_from_secs_f64(s).ok());
-        let (least, most) = (Duration::from_secs(least), Duration::from_secs(most));
+        let [least, most] = [allowed.start(), allowed.end()].map(|s| Duration::from_secs(*s));
         let time = match asked {
             Some(Duration::ZERO) => Duration::from_secs(zero),
             Some(time) => time.clamp(least, most),
@@ -146,15 +154,12 @@ impl Translation<'_> {
             let address = format!("postgres:///?host={}&port={port}", escaped(&host));
             return self.set(Key::Upstream, address);
         }
-        let port = if port.contains(',') {
-            String::new()
-        } else {
-            format!(":{port}")
+        let port = match port.contains(',') {
+            true => String::new(),
+            false => format!(":{port}"),
         };
-        let hosts: Vec<String> = host
-            .split(',')
-            .map(|host| format!("{host}{port}"))
-            .collect();
+        let hosts = host.split(',').map(|host| format!("{host}{port}"));
+        let hosts: Vec<String> = hosts.collect();
         let mode = match self.get("server_tls_sslmode") {
             None | Some("allow") => "prefer",
             Some(mode) => mode,
@@ -174,16 +179,14 @@ impl Translation<'_> {
 
     fn database(&mut self, name: &str, pairs: &Pairs) {
         for key in pairs.keys() {
-            let is_name = key == "dbname" && pairs.get(key).is_some_and(|other| other == name);
-            let is_read = matches!(
-                &**key,
-                "host" | "port" | "pool_size" | "reserve_pool_size" | "max_db_connections"
-            );
-            if is_name || is_read {
-                continue;
+            match &**key {
+                "host" | "port" | "pool_size" | "reserve_pool_size" | "max_db_connections" => {}
+                "dbname" if pairs.get(key).is_some_and(|other| other == name) => {}
+                _ => {
+                    let why = no_equal::why(no_equal::DATABASE, key);
+                    self.notes.push(format!("[databases] {name}: {key}: {why}"));
+                }
             }
-            let why = no_equal::of_database(key).unwrap_or("is not known to PgBouncer 1.25");
-            self.notes.push(format!("[databases] {name}: {key}: {why}"));
         }
     }
 
@@ -198,41 +201,30 @@ impl Translation<'_> {
             _ => "require",
         };
         self.set(Key::TlsMode, mode);
-        for (key, name) in [
-            (Key::TlsCertificate, "client_tls_cert_file"),
-            (Key::TlsKeyFile, "client_tls_key_file"),
-            (Key::TlsClientCa, "client_tls_ca_file"),
-        ] {
-            if let Some(file) = self.get(name).map(str::to_owned) {
-                self.set(key, file);
-            }
-        }
+        self.copy(Key::TlsCertificate, "client_tls_cert_file");
+        self.copy(Key::TlsKeyFile, "client_tls_key_file");
+        self.copy(Key::TlsClientCa, "client_tls_ca_file");
     }
 
     fn logins(&mut self) {
         let kind = self.get("auth_type").unwrap_or("md5").to_owned();
-        let why = match &*kind {
-            "scram-sha-256" => None,
-            "md5" | "plain" => Some(
+        let named = format!("auth_type = {kind}");
+        match &*kind {
+            "scram-sha-256" => {}
+            "md5" | "plain" => self.note(
+                &named,
                 "PostgreSQL must have SCRAM-SHA-256 verifiers for all users, and so must auth_file: docs/tls.md",
             ),
-            _ => Some(
-                "logins are relayed to PostgreSQL; with pool = \"transaction\" it must ask for nothing (trust, \
-                 peer), or use auth = \"scram\"",
-            ),
-        };
-        if let Some(why) = why {
-            self.note(&format!("auth_type = {kind}"), why);
-        }
-        if !matches!(&*kind, "scram-sha-256" | "md5" | "plain") {
-            return self.set(Key::Auth, "relay");
+            _ => {
+                let why = "logins are relayed to PostgreSQL; with pool = \"transaction\" it must ask for nothing \
+                           (trust, peer), or use auth = \"scram\"";
+                self.note(&named, why);
+                return self.set(Key::Auth, "relay");
+            }
         }
         self.set(Key::Auth, "scram");
-        let file = self.get("auth_file").map(str::to_owned);
-        if self.get("auth_user").is_none()
-            && let Some(file) = file
-        {
-            return self.set(Key::AuthFile, file);
+        if self.get("auth_user").is_none() && self.get("auth_file").is_some() {
+            return self.copy(Key::AuthFile, "auth_file");
         }
         let query = self.get("auth_query").unwrap_or(AUTH_QUERY).to_owned();
         self.set(Key::AuthQuery, query);
@@ -250,10 +242,8 @@ impl Translation<'_> {
             Some(_) => "transaction",
         };
         self.set(Key::Pool, mode);
-        let (size, reserve) = (
-            self.number("default_pool_size", 20),
-            self.number("reserve_pool_size", 0),
-        );
+        let size = self.number("default_pool_size", 20);
+        let reserve = self.number("reserve_pool_size", 0);
         let most = self.number("max_db_connections", 0);
         let of = |pairs: &Pairs, key: &str, default: usize| {
             let own = pairs.get(key).and_then(|text| text.parse().ok());
@@ -270,45 +260,28 @@ impl Translation<'_> {
         };
         self.set(Key::BackendsMax, max.to_string());
         self.set(Key::BackendsLeaders, (max - 1).min(2).to_string());
+        let names = "default_pool_size, reserve_pool_size, max_db_connections";
         let why = "backends.max counts all server connections of all users; here it is the sum over the databases";
-        self.note(
-            "default_pool_size, reserve_pool_size, max_db_connections",
-            why,
-        );
-        self.time(
-            (Key::BackendsWait, "query_wait_timeout"),
-            120,
-            (0, 600),
-            600,
-        );
-        let day = 24 * 3600;
-        self.time(
-            (Key::BackendsIdle, "server_idle_timeout"),
-            600,
-            (1, day),
-            day,
-        );
-        self.time(
-            (Key::BackendsLifetime, "server_lifetime"),
-            3600,
-            (60, 7 * day),
-            60,
-        );
+        self.note(names, why);
     }
 
     fn limits(&mut self) {
+        use Key::{BackendsIdle, BackendsLifetime, BackendsWait, LoginTimeout, TcpKeepalive};
+        const DAY: u64 = 24 * 3600;
+        for (key, name, default, allowed, zero) in [
+            (BackendsWait, "query_wait_timeout", 120, 0..=600, 600),
+            (BackendsIdle, "server_idle_timeout", 600, 1..=DAY, DAY),
+            (BackendsLifetime, "server_lifetime", 3600, 60..=7 * DAY, 60),
+        ] {
+            self.time(key, name, default, &allowed, zero);
+        }
         let clients = self.number("max_client_conn", 100).max(1);
         self.set(Key::ConnectionsMax, clients.to_string());
-        self.time(
-            (Key::LoginTimeout, "client_login_timeout"),
-            60,
-            (1, 600),
-            600,
-        );
+        self.time(LoginTimeout, "client_login_timeout", 60, &(1..=600), 600);
         if self.get("tcp_keepalive") == Some("0") {
-            self.set(Key::TcpKeepalive, "off");
+            self.set(TcpKeepalive, "off");
         } else if self.get("tcp_keepidle").is_some() {
-            self.time((Key::TcpKeepalive, "tcp_keepidle"), 60, (1, 7200), 60);
+            self.time(TcpKeepalive, "tcp_keepidle", 60, &(1..=7200), 60);
         }
     }
 
@@ -318,7 +291,7 @@ impl Translation<'_> {
             if READ.split_whitespace().any(|read| read == name) {
                 continue;
             }
-            let why = no_equal::of_setting(name).unwrap_or("is not known to PgBouncer 1.25");
+            let why = no_equal::why(no_equal::SETTINGS, name);
             self.notes.push(format!("{name} = {value}: {why}"));
         }
         let why = "settings of a user are rules of the policy, such as pool = \"session\"; limits are for all";

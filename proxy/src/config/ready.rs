@@ -1,7 +1,6 @@
 //! Stage two: every value parsed and within its bounds.
 
 use std::num::NonZeroUsize;
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -24,6 +23,7 @@ use super::auth;
 use super::authority::AuthorityLocation;
 use super::backends;
 use super::console::ConsoleAddr;
+use super::control;
 use super::error::ConfigErrors;
 use super::http::HttpAddr;
 use super::key::Key;
@@ -31,8 +31,7 @@ use super::listen;
 use super::listener::{TokenListener, TokenSource};
 use super::raw::{Environment, RawConfig};
 use super::tls;
-use super::values::{Values, path};
-use super::{control, duration};
+use super::values::{SECOND, Values, minutes, path};
 
 const BATCHING: [(&str, Batching); 2] = [("auto", Batching::Auto), ("off", Batching::Off)];
 const WITNESS: [(&str, WitnessMode); 2] = [("auto", WitnessMode::Auto), ("off", WitnessMode::Off)];
@@ -140,28 +139,29 @@ impl Config {
         }
     }
 
-    /// Reads every key, to find all errors. `None` if one without a default has no valid value.
+    /// Reads every key, to find all errors. `None` if one without a default has no valid value, or if some do not fit
+    /// together. A key with a default always has a good value: its `?` leaves no other key unread.
     fn read(values: &mut Values<'_>, environment: &Environment) -> Option<Self> {
         let clients = Clients::read(values, environment);
-        let upstream = Upstream::read(values);
+        let what = "the address of the PostgreSQL to protect";
+        let upstream = values.required(Key::Upstream, what, parse_hosts);
         let login = values.last(Key::Control, control::parse);
-        let takeover = TakeoverConfig::read(values);
-        let policy = Policy::read(values);
-        let rejections = Rejections::read(values);
-        let log = Log::read(values);
+        let what = "embedded:DIR, etcd:URL,URL or postgres:DSN; \
+                    no default, because an empty store has forgotten the marks";
+        let authority = values.required(Key::Authority, what, AuthorityLocation::parse);
         let http = HttpAddr::read(values);
         let console = ConsoleAddr::read(values);
         let listen = clients.iter().flat_map(Clients::addresses);
         let mut services: Vec<_> = listen
             .map(|(key, address)| (key, address.clone()))
             .collect();
-        let place = console.iter().flatten();
+        let place = console.iter();
         services.extend(place.map(|console| ("console", console.listen.clone())));
-        let place = http.iter().flatten();
+        let place = http.iter();
         services.extend(place.map(|http| ("http", ListenAddr::Tcp(http.address))));
         listen::refuse_shared(values, &services);
         let elections = clients.iter().flat_map(|clients| &clients.token_listeners);
-        let is_elsewhere = matches!(&takeover, Some(known) if !known.authority.is_etcd());
+        let is_elsewhere = authority.as_ref().is_some_and(|known| !known.is_etcd());
         for listener in elections.filter(|_| is_elsewhere) {
             if matches!(listener.source, TokenSource::Etcd { .. }) {
                 values.refuse(format!(
@@ -169,26 +169,47 @@ impl Config {
                 ));
             }
         }
-        let workers = values.last(Key::Workers, |text| count(text, 1..=1024));
-        let batching = values.choice(Key::IoUring, &BATCHING);
-        let grace = |text: &str| time(text, Duration::ZERO, Duration::from_secs(3600));
-        let shutdown_grace = values.last(Key::ShutdownGrace, grace);
-        let upstream = upstream?;
-        let control = control::complete(login, &upstream.hosts, &upstream.ssl, environment);
-        let control = control.map_err(|message| values.refuse(message)).ok()?;
+        values.last(Key::Barrier, barrier)?;
+        let witness = values.choice(Key::Witness, &WITNESS)?;
+        let timeout = values.time(
+            Key::TakeoverTimeout,
+            Duration::from_millis(100)..=minutes(10),
+        )?;
+        let policy = Policy {
+            file: values.last(Key::Policy, path),
+            mode: values.last(Key::Observe, mode)?,
+        };
+        let rejections = Rejections {
+            file: values.last(Key::RejectionLog, path),
+            literals: values.choice(Key::RejectionLiterals, &LITERALS)?,
+        };
+        let log = Log {
+            filter: values.last(Key::Log, log_filter)?,
+            format: values.choice(Key::LogFormat, &LOG_FORMAT)?,
+        };
+        let workers = values.count(Key::Workers, 1..=1024);
+        let batching = values.choice(Key::IoUring, &BATCHING)?;
+        let shutdown_grace = values.time(Key::ShutdownGrace, Duration::ZERO..=minutes(60))?;
+        let (hosts, ssl) = upstream?;
+        let control = control::complete(login, &hosts, &ssl, environment);
+        let control = values.accept(control)?;
         Some(Self {
             clients: clients?,
-            upstream,
+            upstream: Upstream { hosts, ssl },
             control: Secret::new(control),
-            takeover: takeover?,
-            policy: policy?,
-            rejections: rejections?,
-            log: log?,
-            http: http?,
-            console: console?,
+            takeover: TakeoverConfig {
+                authority: authority?,
+                witness,
+                timeout,
+            },
+            policy,
+            rejections,
+            log,
+            http,
+            console,
             workers: workers.unwrap_or_else(default_workers),
-            batching: batching?,
-            shutdown_grace: shutdown_grace?,
+            batching,
+            shutdown_grace,
         })
     }
 }
@@ -204,11 +225,11 @@ impl Clients {
     }
 
     fn read(values: &mut Values<'_>, environment: &Environment) -> Option<Self> {
-        let seconds = Duration::from_secs;
-        let listen = values.last_list(Key::Listen, listen::parse, listen::is_fixed);
+        let mut listen = values.last_list(Key::Listen, listen::parse, listen::is_fixed)?;
         let token_listeners = TokenListener::read(values, environment);
-        let is_only = !token_listeners.is_empty() && !values.is_set(Key::Listen);
-        let listen = if is_only { Some(Vec::new()) } else { listen };
+        if !token_listeners.is_empty() && !values.is_set(Key::Listen) {
+            listen.clear();
+        }
         let proxy_protocol = values.last_list(Key::ProxyProtocol, Network::parse, |_| true);
         let tls = tls::read(values);
         let auth = auth::read(values, tls.as_ref());
@@ -222,82 +243,22 @@ impl Clients {
                  backends.sessions allows none"
             ));
         }
-        let max_connections = values.last(Key::ConnectionsMax, |text| count(text, 1..=1_000_000));
-        let login_timeout = values.last(Key::LoginTimeout, |text| {
-            time(text, seconds(1), seconds(600))
-        });
-        let write_stall_timeout = values.last(Key::WriteStallTimeout, |text| {
-            time_or_off(text, seconds(1), seconds(24 * 3600))
-        });
-        let tcp_keepalive = values.last(Key::TcpKeepalive, |text| {
-            time_or_off(text, seconds(1), seconds(2 * 3600))
-        });
+        let max_connections = values.count(Key::ConnectionsMax, 1..=1_000_000)?;
+        let limits = ClientLimits {
+            proxy_protocol: proxy_protocol.unwrap_or_default(),
+            login_timeout: values.time(Key::LoginTimeout, SECOND..=minutes(10))?,
+            write_stall_timeout: values
+                .time_or_off(Key::WriteStallTimeout, SECOND..=minutes(24 * 60))?,
+            tcp_keepalive: values.time_or_off(Key::TcpKeepalive, SECOND..=minutes(2 * 60))?,
+        };
         Some(Self {
-            listen: listen?,
+            listen,
             token_listeners,
             tls: tls?,
             auth: auth?,
             pool: pool?,
-            max_connections: max_connections?,
-            limits: ClientLimits {
-                proxy_protocol: proxy_protocol.unwrap_or_default(),
-                login_timeout: login_timeout?,
-                write_stall_timeout: write_stall_timeout?,
-                tcp_keepalive: tcp_keepalive?,
-            },
-        })
-    }
-}
-
-impl Upstream {
-    fn read(values: &mut Values<'_>) -> Option<Self> {
-        let what = "the address of the PostgreSQL to protect";
-        let (hosts, ssl) = values.required(Key::Upstream, what, parse_hosts)?;
-        Some(Self { hosts, ssl })
-    }
-}
-
-impl TakeoverConfig {
-    fn read(values: &mut Values<'_>) -> Option<Self> {
-        let what = "embedded:DIR, etcd:URL,URL or postgres:DSN; \
-                    no default, because an empty store has forgotten the marks";
-        let authority = values.required(Key::Authority, what, AuthorityLocation::parse);
-        let barrier = values.last(Key::Barrier, barrier);
-        let witness = values.choice(Key::Witness, &WITNESS);
-        let within = |text: &str| time(text, Duration::from_millis(100), Duration::from_secs(600));
-        let timeout = values.last(Key::TakeoverTimeout, within);
-        barrier?;
-        Some(Self {
-            authority: authority?,
-            witness: witness?,
-            timeout: timeout?,
-        })
-    }
-}
-
-impl Policy {
-    fn read(values: &mut Values<'_>) -> Option<Self> {
-        let file = values.last(Key::Policy, path);
-        let mode = values.last(Key::Observe, mode)?;
-        Some(Self { file, mode })
-    }
-}
-
-impl Rejections {
-    fn read(values: &mut Values<'_>) -> Option<Self> {
-        let file = values.last(Key::RejectionLog, path);
-        let literals = values.choice(Key::RejectionLiterals, &LITERALS)?;
-        Some(Self { file, literals })
-    }
-}
-
-impl Log {
-    fn read(values: &mut Values<'_>) -> Option<Self> {
-        let filter = values.last(Key::Log, log_filter);
-        let format = values.choice(Key::LogFormat, &LOG_FORMAT);
-        Some(Self {
-            filter: filter?,
-            format: format?,
+            max_connections,
+            limits,
         })
     }
 }
@@ -352,46 +313,4 @@ fn log_filter(text: &str) -> Result<Targets, String> {
 fn is_no_level(word: &str) -> bool {
     let is_bare = !word.contains(['=', '[', ':']);
     is_bare && !word.starts_with("pgpalisade") && LevelFilter::from_str(word).is_err()
-}
-
-pub(super) fn count<N: TryFrom<usize>>(
-    text: &str,
-    allowed: RangeInclusive<usize>,
-) -> Result<N, String> {
-    let digits = text.replace('_', "");
-    let number = digits
-        .parse()
-        .ok()
-        .filter(|number| allowed.contains(number));
-    number
-        .and_then(|number| N::try_from(number).ok())
-        .ok_or_else(|| {
-            let digits = digits.strip_prefix('-').unwrap_or(&digits);
-            let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-            let what = if is_number {
-                "out of range"
-            } else {
-                "not a whole number"
-            };
-            let (least, most) = allowed.into_inner();
-            format!("{text:?} is {what}: write a number from {least} to {most}")
-        })
-}
-
-pub(super) fn time(text: &str, least: Duration, most: Duration) -> Result<Duration, String> {
-    let time = duration::parse(text)?;
-    if time < least || time > most {
-        let (least, most) = (duration::show(least), duration::show(most));
-        return Err(format!("{text:?} is out of range: write {least} to {most}"));
-    }
-    Ok(time)
-}
-
-fn time_or_off(text: &str, least: Duration, most: Duration) -> Result<Option<Duration>, String> {
-    match text {
-        "off" | "0" => Ok(None),
-        _ => time(text, least, most)
-            .map(Some)
-            .map_err(|message| format!("{message}, or off")),
-    }
 }

@@ -20,40 +20,38 @@ const CERTIFICATES: [(&str, ClientCertificates); 2] = [
 ];
 
 pub(super) fn read(values: &mut Values<'_>) -> Option<ClientTls> {
-    let mode = values.choice(Key::TlsMode, &MODES);
-    let certificate = values.last(Key::TlsCertificate, path);
-    let key = values.last(Key::TlsKeyFile, path);
-    let client_ca = values.last(Key::TlsClientCa, path);
-    let certificates = values.choice(Key::TlsClientCertificates, &CERTIFICATES);
-    let together = fit(mode?, (certificate, key, client_ca), certificates?);
-    together.map_err(|message| values.refuse(message)).ok()
+    let mode = values.choice(Key::TlsMode, &MODES)?;
+    let files = [Key::TlsCertificate, Key::TlsKeyFile, Key::TlsClientCa];
+    let files = files.map(|key| values.last(key, path));
+    let certificates = values.choice(Key::TlsClientCertificates, &CERTIFICATES)?;
+    values.accept(fit(mode, files, certificates))
 }
 
 fn fit(
     mode: Option<Plain>,
-    (certificate, key, client_ca): (Option<PathBuf>, Option<PathBuf>, Option<PathBuf>),
+    files: [Option<PathBuf>; 3],
     certificates: ClientCertificates,
-) -> Result<ClientTls, String> {
+) -> Result<ClientTls, &'static str> {
     let Some(plain) = mode else {
-        if [certificate, key, client_ca].iter().all(Option::is_none) {
+        if files.iter().all(Option::is_none) {
             return Ok(ClientTls::Off);
         }
-        return Err(String::from(
+        return Err(
             "tls.mode is off, but files for TLS are given: write tls.mode = \"allow\" or \"require\"",
-        ));
+        );
     };
-    let (Some(certificate), Some(key)) = (certificate, key) else {
-        return Err(String::from(
+    let [Some(certificate), Some(key), client_ca] = files else {
+        return Err(
             "tls.mode needs tls.certificate and tls.key: the certificate of this proxy and its private key",
-        ));
+        );
     };
     match (certificates, plain, &client_ca) {
-        (ClientCertificates::Required, _, None) => Err(String::from(
-            "tls.client_certificates is required, but tls.client_ca is not set",
-        )),
-        (ClientCertificates::Required, Plain::Allowed, _) => Err(String::from(
+        (ClientCertificates::Required, _, None) => {
+            Err("tls.client_certificates is required, but tls.client_ca is not set")
+        }
+        (ClientCertificates::Required, Plain::Allowed, _) => Err(
             "tls.client_certificates is required, but a client without TLS has none: write tls.mode = \"require\"",
-        )),
+        ),
         _ => Ok(ClientTls::On {
             files: AcceptFiles {
                 certificate,
@@ -71,25 +69,17 @@ mod tests {
     use super::super::values::choose;
     use super::*;
 
-    fn finished(values: &[(Key, &str)]) -> Result<ClientTls, String> {
+    fn finished(values: &[(Key, &str)]) -> Result<ClientTls, &'static str> {
         let last = |wanted: Key| {
             let value = values.iter().find(|(key, _)| *key == wanted);
             value.map(|(_, text)| *text)
         };
-        let files = |key| last(key).map(PathBuf::from);
-        fit(
-            choose(last(Key::TlsMode).unwrap_or("off"), &MODES).unwrap(),
-            (
-                files(Key::TlsCertificate),
-                files(Key::TlsKeyFile),
-                files(Key::TlsClientCa),
-            ),
-            choose(
-                last(Key::TlsClientCertificates).unwrap_or("optional"),
-                &CERTIFICATES,
-            )
-            .unwrap(),
-        )
+        let file = |key| last(key).map(PathBuf::from);
+        let files = [Key::TlsCertificate, Key::TlsKeyFile, Key::TlsClientCa].map(file);
+        let mode = choose(last(Key::TlsMode).unwrap_or("off"), &MODES);
+        let certificates = last(Key::TlsClientCertificates).unwrap_or("optional");
+        let certificates = choose(certificates, &CERTIFICATES);
+        fit(mode.unwrap(), files, certificates.unwrap())
     }
 
     #[test]

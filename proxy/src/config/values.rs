@@ -1,11 +1,20 @@
 //! The written values, read key by key: each is parsed in every source, and the last valid one counts.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use super::duration;
 use super::error::{ConfigError, ValueOrigin};
 use super::file::{Item, RawValue};
 use super::key::{KEYS, Key};
 use super::raw::RawConfig;
+
+pub(super) const SECOND: Duration = Duration::from_secs(1);
+
+pub(super) const fn minutes(minutes: u64) -> Duration {
+    Duration::from_secs(60 * minutes)
+}
 
 pub(super) struct Values<'a> {
     raw: &'a RawConfig,
@@ -41,6 +50,31 @@ impl<'a> Values<'a> {
     /// The same for a key with a few possible words.
     pub(super) fn choice<T: Copy>(&mut self, key: Key, choices: &[(&str, T)]) -> Option<T> {
         self.last(key, |text| choose(text, choices))
+    }
+
+    pub(super) fn count<N: TryFrom<usize>>(
+        &mut self,
+        key: Key,
+        allowed: RangeInclusive<usize>,
+    ) -> Option<N> {
+        self.last(key, |text| count(text, &allowed))
+    }
+
+    pub(super) fn time(&mut self, key: Key, allowed: RangeInclusive<Duration>) -> Option<Duration> {
+        self.last(key, |text| time(text, &allowed))
+    }
+
+    pub(super) fn time_or_off(
+        &mut self,
+        key: Key,
+        allowed: RangeInclusive<Duration>,
+    ) -> Option<Option<Duration>> {
+        self.last(key, |text| match text {
+            "off" | "0" => Ok(None),
+            _ => time(text, &allowed)
+                .map(Some)
+                .map_err(|message| format!("{message}, or off")),
+        })
     }
 
     /// Whether the operator has set the key.
@@ -99,6 +133,11 @@ impl<'a> Values<'a> {
         self.errors.push((usize::MAX, error));
     }
 
+    /// What several keys make together; refuses what does not fit.
+    pub(super) fn accept<T>(&mut self, together: Result<T, impl Into<String>>) -> Option<T> {
+        together.map_err(|why| self.refuse(why.into())).ok()
+    }
+
     /// The errors, in the order in which the values were written.
     pub(super) fn into_errors(mut self) -> Vec<ConfigError> {
         debug_assert!(
@@ -139,6 +178,39 @@ pub(super) fn choose<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, St
         let (last, others) = words.split_last().unwrap_or((&"nothing", &[]));
         format!("{text:?}: write {} or {last}", others.join(", "))
     })
+}
+
+fn count<N: TryFrom<usize>>(text: &str, allowed: &RangeInclusive<usize>) -> Result<N, String> {
+    let digits = text.replace('_', "");
+    let number = digits
+        .parse()
+        .ok()
+        .filter(|number| allowed.contains(number));
+    number
+        .and_then(|number| N::try_from(number).ok())
+        .ok_or_else(|| {
+            let digits = digits.strip_prefix('-').unwrap_or(&digits);
+            let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+            let what = if is_number {
+                "out of range"
+            } else {
+                "not a whole number"
+            };
+            let (least, most) = (allowed.start(), allowed.end());
+            format!("{text:?} is {what}: write a number from {least} to {most}")
+        })
+}
+
+fn time(text: &str, allowed: &RangeInclusive<Duration>) -> Result<Duration, String> {
+    let time = duration::parse(text)?;
+    if allowed.contains(&time) {
+        return Ok(time);
+    }
+    let (least, most) = (
+        duration::show(*allowed.start()),
+        duration::show(*allowed.end()),
+    );
+    Err(format!("{text:?} is out of range: write {least} to {most}"))
 }
 
 pub(super) fn path(text: &str) -> Result<PathBuf, String> {
