@@ -34,7 +34,7 @@ use client::ConsoleClient;
 use command::Command;
 pub(crate) use login::Users;
 use login::{Operator, OperatorRole, Refused};
-use table::{columns, object};
+use table::{Row, RowIter, Rows, columns, object};
 
 const DATABASE: &str = "pgpalisade";
 
@@ -102,17 +102,27 @@ impl Facts {
     ) -> Option<Result<impl ExactSizeIterator<Item = Value> + use<>, String>> {
         let mut tables = tables::all_tables().filter(|_| OVER_HTTP.contains(&name));
         let table = tables.find(|table| table.name.eq_ignore_ascii_case(name))?;
-        let rows = table.read(self).await;
+        let rows = match table.rows {
+            Rows::Many(read) => Ok(read(self)),
+            Rows::Known(read) => Ok(boxed(read(self))),
+            Rows::Asked(ask) => ask(self).await.map(boxed),
+            Rows::Scene(of) => pools::rows(self, of).await.map(boxed),
+        };
         let columns = columns(table.columns);
         let objects = rows.map(|rows| rows.map(move |row| object(&columns, row)));
         Some(objects.map_err(|error| error.to_string()))
     }
 }
 
+fn boxed(rows: Vec<Row>) -> RowIter {
+    Box::new(rows.into_iter())
+}
+
 /// Parts of the console that the rest of the program provides.
 #[derive(Debug)]
 pub(crate) struct ConsoleParts {
     pub(crate) users: Users,
+    pub(crate) settings: Vec<ShownKey>,
     pub(crate) orders: Orders,
 }
 
@@ -127,10 +137,11 @@ struct ConsoleError {
 
 impl ConsoleError {
     fn new(sqlstate: &'static str, message: impl Into<String>) -> Self {
+        let (message, hint) = (message.into(), "");
         Self {
             sqlstate,
-            message: message.into(),
-            hint: "",
+            message,
+            hint,
         }
     }
 

@@ -16,7 +16,6 @@ mod logging;
 mod newest;
 mod policy_file;
 mod process;
-mod reload;
 mod serve;
 mod service_manager;
 mod signals;

@@ -17,13 +17,11 @@ use pgpalisade_wire::encode::{
 use pgpalisade_wire::frontend::{
     Bind, Close, Describe, Execute, FrontendTag, Parse, Query, TARGET_TYPE_BYTE_STATEMENT, read,
 };
-use tokio::runtime::Handle;
-use tokio::task::JoinError;
 
 use super::command::Command;
 use super::login::Operator;
-use super::table::{Row, Table, data_row};
-use super::{Console, ConsoleError, SEE_LOG};
+use super::table::{Row, Rows, Table, data_row, unreadable};
+use super::{Console, ConsoleError, pools};
 
 /// Limit of a client's prepared statements, and of its portals.
 const NAMES_MAX: usize = 64;
@@ -191,12 +189,14 @@ impl ConsoleClient {
 
     /// On another thread, since tables may be long.
     async fn rows(&self, table: &'static Table) -> Result<Vec<Row>, ConsoleError> {
-        let (console, runtime) = (Arc::clone(&self.console), Handle::current());
-        let read = move || runtime.block_on(table.read(&console.facts));
-        let reading = tokio::task::spawn_blocking(move || read().map(Iterator::collect));
-        reading
-            .await
-            .unwrap_or_else(|error| Err(unreadable(&error)))
+        let console = Arc::clone(&self.console);
+        let reading = match table.rows {
+            Rows::Asked(ask) => return ask(&console.facts).await,
+            Rows::Scene(of) => return pools::rows(&console.facts, of).await,
+            Rows::Known(read) => tokio::task::spawn_blocking(move || read(&console.facts)),
+            Rows::Many(read) => tokio::task::spawn_blocking(move || read(&console.facts).collect()),
+        };
+        reading.await.map_err(unreadable)
     }
 
     async fn send(&mut self, rows: impl Iterator<Item = Row>, formats: &[i16]) -> io::Result<()> {
@@ -246,15 +246,12 @@ impl ConsoleClient {
         }
         let taken = ConsoleError::new("42P03", "the portal already exists");
         has_room(&self.portals, &portal, "portals", taken)?;
-        let rows = None;
-        self.portals.insert(
-            portal,
-            Portal {
-                command,
-                formats,
-                rows,
-            },
-        );
+        let bound = Portal {
+            command,
+            formats,
+            rows: None,
+        };
+        self.portals.insert(portal, bound);
         self.put(&BindComplete::new());
         Ok(())
     }
@@ -297,10 +294,10 @@ impl ConsoleClient {
                 None => self.rows(table).await?.into_iter(),
             };
             // As in PostgreSQL, zero and less mean all.
-            let most = match usize::try_from(execute.max_rows) {
-                Ok(most @ 1..) => most,
-                _ => usize::MAX,
-            };
+            let most = usize::try_from(execute.max_rows)
+                .ok()
+                .filter(|most| *most > 0);
+            let most = most.unwrap_or(usize::MAX);
             self.send(rows.by_ref().take(most), &formats).await?;
             let is_over = rows.len() == 0;
             if let Some(portal) = self.portals.get_mut(&name) {
@@ -329,12 +326,6 @@ impl ConsoleClient {
         self.put(&CloseComplete::new());
         Ok(())
     }
-}
-
-/// The thread that makes the rows has failed.
-fn unreadable(error: &JoinError) -> ConsoleError {
-    tracing::error!(%error, "the console");
-    ConsoleError::new("58000", "the table could not be read").hint(SEE_LOG)
 }
 
 /// Last error, for a client that can still receive one.

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::pools::Scene;
-use super::{ConsoleError, Facts};
+use super::{ConsoleError, Facts, SEE_LOG};
 
 /// Time that SHOW AUTHORITY and others wait for an answer.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(1);
@@ -36,12 +36,6 @@ impl From<&str> for Cell {
 impl From<String> for Cell {
     fn from(text: String) -> Self {
         Self::from(text.as_str())
-    }
-}
-
-impl From<i32> for Cell {
-    fn from(number: i32) -> Self {
-        Self::Number(number.into())
     }
 }
 
@@ -112,6 +106,12 @@ pub(super) enum Rows {
 pub(super) type QueryResult<'a> =
     Pin<Box<dyn Future<Output = Result<Vec<Row>, ConsoleError>> + Send + 'a>>;
 
+/// The thread that makes the rows has failed.
+pub(super) fn unreadable(error: tokio::task::JoinError) -> ConsoleError {
+    tracing::error!(%error, "the console");
+    ConsoleError::new("58000", "the table could not be read").hint(SEE_LOG)
+}
+
 /// The control connection or the authority has not answered.
 pub(super) fn unanswered(why: impl ToString) -> ConsoleError {
     ConsoleError::new("08006", why.to_string()).hint("SHOW AUTHORITY shows the reason.")
@@ -143,16 +143,6 @@ fn format(formats: &[i16], number: usize) -> i16 {
 }
 
 impl Table {
-    pub(super) async fn read(&self, facts: &Facts) -> Result<RowIter, ConsoleError> {
-        let rows = match self.rows {
-            Rows::Many(read) => return Ok(read(facts)),
-            Rows::Known(read) => read(facts),
-            Rows::Scene(of) => of(&Scene::now(facts).await?),
-            Rows::Asked(ask) => ask(facts).await?,
-        };
-        Ok(Box::new(rows.into_iter()))
-    }
-
     pub(super) fn description(&self, formats: &[i16]) -> RowDescription {
         let columns = columns(self.columns);
         let fields = columns.iter().enumerate().map(|(number, column)| {
