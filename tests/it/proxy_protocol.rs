@@ -16,7 +16,7 @@ const LINE: &[u8] = b"PROXY TCP4 10.1.2.3 10.0.0.1 5000 6432\r\n";
 fn proxy(postgres: &Postgres, networks: &str, policy: &PolicyFile) -> Proxy {
     let options = Options::new(postgres)
         .flag("--proxy-protocol", networks)
-        .policy(&policy);
+        .policy(policy);
     Proxy::start_with(options)
 }
 

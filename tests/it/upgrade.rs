@@ -144,8 +144,7 @@ fn open_transactions(endpoint: &Endpoint, count: usize) -> Vec<Wire> {
 }
 
 fn shared(postgres: &Postgres, etcd: &Etcd) -> Options {
-    let options = Options::new(postgres).store(etcd.authority());
-    options
+    Options::new(postgres).store(etcd.authority())
 }
 
 #[test]

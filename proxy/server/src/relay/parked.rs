@@ -259,10 +259,10 @@ impl Parked {
         wanted.map(Into::into)
     }
 
-    fn bind(self: Box<Self>, (lent, backend, residue): Borrowed) -> Box<Relay> {
+    fn bind(self, (lent, backend, residue): Borrowed) -> Box<Relay> {
         let pid = backend.half.identity().pid();
         self.client.shown.entry().set_server_pid(Some(pid));
-        let Self { client, half, seat } = *self;
+        let Self { client, half, seat } = self;
         let session = match residue {
             Residue::None => Session::lend(half, backend.half),
             Residue::Perhaps => {

@@ -87,10 +87,10 @@ pub async fn declare(
 
 /// The real store, slowed down.
 pub struct Slow {
-    store: Arc<Embedded>,
+    pub store: Arc<Embedded>,
     pub declare: Duration,
     /// Whether it reports changes.
-    tells: bool,
+    pub tells: bool,
     /// Number of times that it was told of takeovers.
     pub notes: AtomicUsize,
 }
