@@ -51,7 +51,6 @@ struct Run<'a> {
     whole: RwLock<()>,
     quiet: RwLock<()>,
     elected: BTreeMap<&'static str, AtomicU64>,
-    commits: AtomicU64,
     stop: Stop,
 }
 
@@ -89,12 +88,11 @@ pub fn run(plan: &Plan, dir: &Path) -> Outcome {
         whole: RwLock::default(),
         quiet: RwLock::default(),
         elected: names.map(|name| (*name, AtomicU64::new(0))).collect(),
-        commits: AtomicU64::new(0),
         stop: Stop::default(),
     };
     let mut decoder = cluster.pair().is_none().then(|| {
         let socket = cluster.socket().clone();
-        Decoder::new(socket, &recorder, &run.commits)
+        Decoder::new(socket, &recorder)
     });
     run.break_and_write(decoder.as_mut());
     run.serves_again();
@@ -171,10 +169,9 @@ impl Run<'_> {
             let left = self.plan.duration.saturating_sub(begin.elapsed());
             std::thread::sleep(left.min(PROGRESS));
             println!(
-                "{:5} s: {} leaders elected, {} commits, {} faults",
+                "{:5} s: {} leaders elected, {} faults",
                 begin.elapsed().as_secs(),
                 self.next_leader.load(Ordering::Relaxed) - 1,
-                self.commits.load(Ordering::Relaxed),
                 self.faults.load(Ordering::Relaxed),
             );
             if begin.elapsed() >= self.plan.duration {
