@@ -160,15 +160,7 @@ impl Config {
         let place = http.iter();
         services.extend(place.map(|http| ("http", ListenAddr::Tcp(http.address))));
         listen::refuse_shared(values, &services);
-        let elections = clients.iter().flat_map(|clients| &clients.token_listeners);
-        let is_elsewhere = authority.as_ref().is_some_and(|known| !known.is_etcd());
-        for listener in elections.filter(|_| is_elsewhere) {
-            if matches!(listener.source, TokenSource::Etcd { .. }) {
-                values.refuse(format!(
-                    "listener {listener}: an election in etcd can be followed with authority = \"etcd:..\" alone"
-                ));
-            }
-        }
+        refuse_elections_elsewhere(values, clients.as_ref(), authority.as_ref());
         values.last(Key::Barrier, barrier)?;
         let witness = values.choice(Key::Witness, &WITNESS)?;
         let timeout = values.time(
@@ -211,6 +203,26 @@ impl Config {
             batching,
             shutdown_grace,
         })
+    }
+}
+
+/// An election in etcd is followed with the authority's connection.
+fn refuse_elections_elsewhere(
+    values: &mut Values<'_>,
+    clients: Option<&Clients>,
+    authority: Option<&AuthorityLocation>,
+) {
+    let is_elsewhere = authority.is_some_and(|known| !known.is_etcd());
+    let elections = clients.filter(|_| is_elsewhere);
+    for listener in elections
+        .into_iter()
+        .flat_map(|clients| &clients.token_listeners)
+    {
+        if matches!(listener.source, TokenSource::Etcd { .. }) {
+            values.refuse(format!(
+                "listener {listener}: an election in etcd can be followed with authority = \"etcd:..\" alone"
+            ));
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 
 use crate::machine::{Signal, signal, wait_until};
-use crate::proxy::Proxy;
+use crate::proxy::{Options, Proxy};
 
 #[derive(Debug)]
 pub struct PolicyFile {
@@ -40,5 +40,11 @@ impl PolicyFile {
         wait_until("the proxy to read its policy again", || {
             said(&proxy.output()) > before
         });
+    }
+}
+
+impl Options {
+    pub fn policy(self, file: &PolicyFile) -> Self {
+        self.flag("--policy", &file.path().display().to_string())
     }
 }

@@ -12,7 +12,6 @@ use pgpalisade_harness::proxy::wait_until_listening;
 use tempfile::TempDir;
 
 use crate::machine::{self, Signal};
-use crate::policy::PolicyFile;
 use crate::postgres::Postgres;
 use crate::wire::Endpoint;
 
@@ -65,10 +64,6 @@ impl Options {
     pub fn flags(self, flags: &[(&str, &str)]) -> Self {
         let flags = flags.iter();
         flags.fold(self, |options, (name, value)| options.flag(name, value))
-    }
-
-    pub fn policy(self, file: &PolicyFile) -> Self {
-        self.flag("--policy", &file.path().display().to_string())
     }
 
     /// With the store of this URL.

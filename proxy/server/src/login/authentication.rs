@@ -36,8 +36,8 @@ enum Progress {
     Starting,
 }
 
-/// Relays both ways until ReadyForQuery, which is held back. A client that knows that it is authenticated is `admitted`:
-/// the server has sent these bytes since.
+/// Relays both ways until ReadyForQuery, which is held back. A client that knows that it is authenticated is
+/// `admitted`: the server has sent these bytes since.
 pub(super) async fn relay(
     exchange: &mut Exchange<'_>,
     server: &mut Socket,
@@ -100,13 +100,10 @@ pub(super) async fn relay(
                 }
                 Err(error) => return Err(error.into()),
             },
-            read = client.read_more(carry), if reads_client => match read {
-                Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                    return Err(LoginError::ClientLeft);
-                }
-                Err(error) => return Err(error.into()),
-            },
+            read = client.read_more(carry), if reads_client => read.map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof => LoginError::ClientLeft,
+                _ => error.into(),
+            })?,
             () = pending.given_up() => return Err(LoginError::Unanswered),
         }
     }

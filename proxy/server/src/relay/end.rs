@@ -211,7 +211,8 @@ impl Relay {
     }
 
     pub(crate) async fn finish(&mut self, end: End) {
-        tracing::debug!(client_addr = %self.client.label.client_addr, user = self.client.label.user, %end, "session ended");
+        let label = &self.client.label;
+        tracing::debug!(client_addr = %label.client_addr, user = label.user, %end, "session ended");
         // Otherwise only in a login.
         if self.may_survive(&end) {
             self.session.refuse_login();

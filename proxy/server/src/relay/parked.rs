@@ -283,7 +283,8 @@ impl Parked {
     async fn finish(mut self, end: End) {
         // A client that ends waits for no connection.
         drop(self.seat);
-        tracing::debug!(client_addr = %self.client.label.client_addr, user = self.client.label.user, %end, "session ended");
+        let label = &self.client.label;
+        tracing::debug!(client_addr = %label.client_addr, user = label.user, %end, "session ended");
         self.client
             .worker
             .shared
