@@ -82,8 +82,8 @@ fn c2_an_encoding_that_is_on_its_way() {
             }
         }
     }
-    check(Worth::Writes, grouped(pipelined));
-    check(Worth::NotAsked, grouped(simple));
+    check(Worth::Writes, grouped(simple));
+    check(Worth::NotAsked, grouped(pipelined));
 }
 
 /// C2: the encoding has changed in the same pipeline, where each text is one statement, or a Query follows without a
