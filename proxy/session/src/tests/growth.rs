@@ -30,8 +30,8 @@ const MESSAGE: Header = Header {
 /// Factor between the lengths of the two texts.
 const LONGER: usize = 16;
 
-/// Factor that is allowed for the time. It is midway between linear (16) and quadratic (256): a tree that no longer fits
-/// into the caches costs twice as much for each part, and more where other tests use them, too.
+/// Factor that is allowed for the time. It is midway between linear (16) and quadratic (256): a tree that no longer
+/// fits into the caches costs twice as much for each part, and more where other tests use them, too.
 const GROWTH_MAX: f64 = 64.0;
 
 /// Parts of the shorter text.
