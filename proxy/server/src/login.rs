@@ -139,7 +139,7 @@ async fn begin(
             let mut ready = BytesMut::new();
             let idle = ReadyForQuery::new(TransactionStatus::Idle.into());
             encode::put(&mut ready, &idle);
-            let mut parked = Box::new(Parked::new(client, half, seat));
+            let mut parked = Parked::new(client, half, seat);
             if wanted.is_none() {
                 parked.say(&ready);
                 return Some(Served::Parked(parked));

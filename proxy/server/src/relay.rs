@@ -146,7 +146,7 @@ impl Relay {
     }
 
     /// Runs the session to its end, or until the client needs its server connection no more.
-    async fn run(mut self: Box<Self>) -> Option<Box<Parked>> {
+    async fn run(mut self: Box<Self>) -> Option<Parked> {
         self.take_over().await;
         let end = match self.serve().await {
             // It may part, so it does.

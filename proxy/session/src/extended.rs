@@ -30,9 +30,10 @@ impl Session {
         if self.collects(frame) {
             return Action::AwaitWhole;
         }
-        let Some((name, text)) = parse_prefix(frame) else {
+        let Some(parse) = parse_prefix(frame) else {
             return self.long_name(FrontendTag::Parse, frame);
         };
+        let (name, text) = &parse;
         // First, because what a text shows is sent last.
         if let Err(action) = self.occupy(name) {
             return action;
@@ -42,7 +43,7 @@ impl Session {
                 self.server.text_settings.on_run();
                 Ok((PreparedText::Plain, Leave::ReadUnguarded))
             }
-            text => self.classify_parse(frame, text, verdicts),
+            _ => self.classify_parse(frame, parse, verdicts),
         };
         match found {
             Ok((meaning, leave)) => {
@@ -56,9 +57,10 @@ impl Session {
     fn classify_parse(
         &mut self,
         frame: Frame<'_>,
-        text: Result<&[u8], Opaque>,
+        parse: ParsePrefix<'_>,
         verdicts: &RefCell<VerdictCache>,
     ) -> Result<(PreparedText, Leave), Action> {
+        let (_, text) = parse;
         let verdict = self.verdict(text, verdicts).map_err(Action::Need)?;
         let judged = Judged {
             verdict: &verdict,
@@ -75,11 +77,16 @@ impl Session {
         }
         let keeps = verdict.class() == Class::Write;
         let excerpt = text.ok().filter(|_| keeps).map(|text| excerpt(text).into());
+        let scan = match (self.server.tenancy, text) {
+            (Tenancy::ForLife, Ok(text)) => scan::needs_parse(text),
+            // Only a session that keeps its server connection asks.
+            _ => NeedsParse::Yes,
+        };
         let classified = Classified {
             verdict,
             excerpt,
-            scan: text.map_or(NeedsParse::Yes, scan::needs_parse),
-            source: self.source_of(frame),
+            scan,
+            source: self.source_of(frame, parse),
         };
         Ok((PreparedText::Classified(Arc::new(classified)), leave))
     }
@@ -235,9 +242,10 @@ impl Session {
     }
 }
 
+/// Name and text of a Parse.
 type ParsePrefix<'a> = (&'a [u8], Result<&'a [u8], Opaque>);
 
-/// Splits a Parse into name and text; `None` if the name has not ended.
+/// Splits a Parse; `None` if the name has not ended.
 fn parse_prefix(frame: Frame<'_>) -> Option<ParsePrefix<'_>> {
     match frontend::parse(frame.body) {
         Ok((name, text)) => Some((name, Ok(text))),

@@ -21,7 +21,6 @@ use super::{Session, injected};
 use crate::fence::{Classified, Described, Name, Pipeline, PreparedText, Source};
 use crate::wire::backend::{self, tag};
 use crate::wire::encode::{self, ErrorFields, ErrorResponse, ReadyForQuery, Severity};
-use crate::wire::frontend;
 
 impl Session {
     /// Text that the name of a statement stands for when the next message arrives.
@@ -67,11 +66,15 @@ impl Session {
     }
 
     /// Source of a statement that is parsed now, if it means the same in another server connection.
-    pub(super) fn source_of(&self, parse: Frame<'_>) -> Option<Arc<Source>> {
+    pub(super) fn source_of(
+        &self,
+        parse: Frame<'_>,
+        (name, text): (&[u8], Result<&[u8], Opaque>),
+    ) -> Option<Arc<Source>> {
         if self.server.tenancy == Tenancy::ForLife || !parse.is_whole() {
             return None;
         }
-        let (name, text) = frontend::parse(parse.body).ok()?;
+        let text = text.ok()?;
         let rest = parse.body.get(name.len() + 1..)?;
         let settings = &self.server.text_settings;
         let encoding = settings.for_text(text, self.server.ledger.settled());
@@ -299,8 +302,8 @@ fn in_doubt(statement: &Classified) -> Classified {
 fn hash(message: u8, body: &[u8]) -> Option<u64> {
     let mut hasher = DefaultHasher::new();
     if message == tag::ROW_DESCRIPTION {
-        for column in backend::columns(body)? {
-            column.hash(&mut hasher);
+        for column in backend::columns(body) {
+            column?.hash(&mut hasher);
         }
     } else {
         body.hash(&mut hasher);

@@ -24,7 +24,7 @@ use crate::wire::frontend::FrontendTag;
 /// A client's session, with a server connection or between two.
 pub(crate) enum Served {
     Bound(Box<Relay>),
-    Parked(Box<Parked>),
+    Parked(Parked),
 }
 
 impl Served {
@@ -88,7 +88,7 @@ impl Relay {
     }
 
     /// Parts the client from its lent server connection, and gives that back, unless it was lost.
-    pub(super) fn park(self: Box<Self>, lost: Option<&End>) -> Option<Box<Parked>> {
+    pub(super) fn park(self: Box<Self>, lost: Option<&End>) -> Option<Parked> {
         let Self {
             mut client,
             session,
@@ -110,7 +110,7 @@ impl Relay {
             seat.give_back(lent, of_server, server);
             half
         };
-        Some(Box::new(Parked { client, half, seat }))
+        Some(Parked { client, half, seat })
     }
 
     /// Ends a session that would keep its lent server connection, when too many are kept.
@@ -149,7 +149,7 @@ impl Parked {
     }
 
     /// Waits for the client's next message, and for a server connection to run it.
-    pub(super) async fn next(mut self: Box<Self>) -> Option<Box<Relay>> {
+    pub(super) async fn next(mut self) -> Option<Box<Relay>> {
         self.client.shown.entry().set_server_pid(None);
         self.client.shown.keeps(None);
         match self.wait().await {
@@ -172,7 +172,7 @@ impl Parked {
     }
 
     /// Gets a server connection for the tokens of the startup packet.
-    pub(crate) async fn lend(mut self: Box<Self>) -> Result<Box<Relay>, (Box<Self>, OpenError)> {
+    pub(crate) async fn lend(mut self) -> Result<Box<Relay>, (Self, OpenError)> {
         let tokens = self.tokens();
         match self.seat.lend(tokens, self.half.settings()).await {
             Ok(borrowed) => Ok(self.bind(borrowed)),
