@@ -5,6 +5,7 @@
 #   CONNECTIONS_MAX  sessions that PostgreSQL is to allow
 # Its user may set:
 #   PG_BIN           the directory of PostgreSQL's programs [the newest below /usr/lib/postgresql]
+#   FLAGS            more flags for the proxy
 #
 # Sets `DIR`, a directory that is removed at the end. `start_postgres` sets `port`, `start_proxy` sets `through`.
 
@@ -65,8 +66,9 @@ start_postgres() {
 # Runs the proxy under a command, if one is given.
 start_proxy() { # COMMAND...
     through=$(free_port)
+    # shellcheck disable=SC2086 # Several words.
     "$@" "$PROXY" serve --listen "127.0.0.1:$through" --upstream "postgres://127.0.0.1:$port" \
-        --authority "embedded:$DIR/authority" --shutdown-grace 1s >"$DIR/proxy.log" 2>&1 &
+        --authority "embedded:$DIR/authority" --shutdown-grace 1s ${FLAGS-} >"$DIR/proxy.log" 2>&1 &
     proxy=$!
     wait_for "$through" "$DIR/proxy.log"
 }
