@@ -1,16 +1,17 @@
-//! Cache of analyses, by text and by [form](crate::form).
+//! Cache of analyses, by text or by [form](crate::form).
 //!
 //! A text is looked up as it is, then by its form. So a client that writes numbers and strings into its texts does
-//! not cause a parse for each. An entry holds the first text of its form and answers for all others: `form.rs` says
-//! why that is correct. A lookup by form takes several times as long as one by text. So a text that was found by its
-//! form and soon comes again gets its own entry.
+//! not cause a parse for each. A text that has a form is kept by it, and answers for all others: `form.rs` says why
+//! that is correct. A lookup by form takes several times as long as one by text. So a text that was found by its form
+//! and soon comes again gets its own entry.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::allocation::{boxed, counted};
+use lru::LruCache;
+
+use crate::allocation::{allocated, boxed, counted};
 use crate::analysis::Analysis;
 use crate::classify::TextEncoding;
 use crate::form::{Constant, are_alike, constants, has_form};
@@ -18,11 +19,9 @@ use crate::form::{Constant, are_alike, constants, has_form};
 /// Number of remembered hashes of texts that were found by their form.
 const SEEN: usize = 256;
 
-/// Bytes that one hash takes in the index.
-const PLACE_IN_INDEX: usize = 32;
-
-/// Bytes of an entry, without its text, its places in the index and what the analysis points to.
-const ENTRY_OVERHEAD: usize = size_of::<Option<Entry>>() + counted::<Analysis>();
+/// Bytes of an entry, its place among the others and in the index, without its text and what the analysis points to.
+const ENTRY_OVERHEAD: usize =
+    allocated(size_of::<Entry>() + 3 * size_of::<usize>()) + 32 + counted::<Analysis>();
 
 /// Statistics of a [`VerdictCache`] since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,19 +40,15 @@ pub struct CacheStats {
     pub bytes: usize,
 }
 
-/// Analyses by text and by form, bounded in bytes. One per worker thread, so it needs no lock. A hit does not
-/// allocate, unless the text gets its own entry. Eviction follows the clock algorithm: entries not used since the
-/// hand last passed go first.
+/// Analyses by text or form, bounded in bytes: the least recently used go first. One per worker thread, so it needs no
+/// lock. A hit does not allocate, unless the text gets its own entry.
 #[derive(Debug)]
 pub struct VerdictCache {
-    /// Slots by the hash of text and encoding, and by that of form and encoding. Of two entries with the same hash,
-    /// the later one stays.
-    index: HashMap<u64, usize, BuildHasherDefault<AlreadyHashed>>,
-    slots: Vec<Option<Entry>>,
-    free: Vec<usize>,
-    hand: usize,
+    /// By the hash of text and encoding, or of form and encoding. Of two entries with the same hash, the later one
+    /// stays.
+    entries: LruCache<u64, Entry, BuildHasherDefault<AlreadyHashed>>,
     capacity: usize,
-    /// Random keys, so that no client can aim its texts at one slot.
+    /// Random keys, so that no client can aim its texts at one place of the index.
     keys: RandomState,
     /// Hashes of texts that were found by their form, each at the index that the hash gives.
     seen: Box<[u64]>,
@@ -64,34 +59,18 @@ pub struct VerdictCache {
 
 #[derive(Debug)]
 struct Entry {
-    hash: u64,
-    /// Hash of the text's form, if it has one with constants to leave out.
-    form: Option<u64>,
+    answers: Answers,
     text: Box<[u8]>,
     encoding: TextEncoding,
     analysis: Arc<Analysis>,
     cost: usize,
-    use_since: Use,
 }
 
-impl Entry {
-    /// Hashes under which the entry is found.
-    fn hashes(&self) -> impl Iterator<Item = u64> + use<> {
-        std::iter::once(self.hash).chain(self.form)
-    }
-
-    /// Marks the entry as used and returns its analysis.
-    fn used(&mut self) -> Arc<Analysis> {
-        self.use_since = Use::Recent;
-        Arc::clone(&self.analysis)
-    }
-}
-
-/// Whether an entry was used since the hand passed.
+/// Texts that an entry answers for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
-    Recent,
-    Old,
+enum Answers {
+    Text,
+    Form,
 }
 
 impl VerdictCache {
@@ -99,10 +78,7 @@ impl VerdictCache {
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self {
-            index: HashMap::default(),
-            slots: Vec::new(),
-            free: Vec::new(),
-            hand: 0,
+            entries: LruCache::unbounded_with_hasher(BuildHasherDefault::default()),
             capacity,
             keys: RandomState::new(),
             seen: Box::new([0; SEEN]),
@@ -128,9 +104,13 @@ impl VerdictCache {
     /// Keeps the result of [`classify`](crate::classify()) if there is room: at most a quarter of the cache for one
     /// text.
     pub fn keep(&mut self, text: &[u8], encoding: TextEncoding, analysis: &Arc<Analysis>) {
-        let hash = self.hash(text, encoding);
-        let form = self.form_hash(text, encoding);
-        self.keep_as((hash, form), text, encoding, analysis);
+        match self.form_hash(text, encoding) {
+            Some(form) => self.keep_as((form, Answers::Form), text, encoding, analysis),
+            None => {
+                let hash = self.hash(text, encoding);
+                self.keep_as((hash, Answers::Text), text, encoding, analysis);
+            }
+        }
     }
 
     /// Maximum size in bytes.
@@ -143,7 +123,7 @@ impl VerdictCache {
     #[must_use]
     pub fn stats(&self) -> CacheStats {
         CacheStats {
-            entries: self.slots.len() - self.free.len(),
+            entries: self.entries.len(),
             ..self.stats
         }
     }
@@ -154,9 +134,9 @@ impl VerdictCache {
         text: &[u8],
         encoding: TextEncoding,
     ) -> Option<Arc<Analysis>> {
-        let slot = self.index.get(&hash).copied()?;
-        let entry = self.slots.get_mut(slot)?.as_mut()?;
-        (entry.encoding == encoding && *entry.text == *text).then(|| entry.used())
+        let entry = self.entries.get(&hash)?;
+        let is_same = entry.encoding == encoding && *entry.text == *text;
+        is_same.then(|| Arc::clone(&entry.analysis))
     }
 
     fn find_form(
@@ -166,42 +146,49 @@ impl VerdictCache {
         encoding: TextEncoding,
     ) -> Option<Arc<Analysis>> {
         let form = self.form_hash(text, encoding)?;
-        let slot = self.index.get(&form).copied()?;
-        let entry = self.slots.get_mut(slot)?.as_mut()?;
-        let alike = entry.form == Some(form)
+        let entry = self.entries.get(&form)?;
+        let is_alike = entry.answers == Answers::Form
             && entry.encoding == encoding
             && are_alike(text, &self.constants, &entry.text);
-        let analysis = alike.then(|| entry.used())?;
+        let analysis = is_alike.then(|| Arc::clone(&entry.analysis))?;
         self.stats.hits_by_form += 1;
         let place = usize::try_from(hash).unwrap_or_default() % SEEN;
         if let Some(seen) = self.seen.get_mut(place)
             && std::mem::replace(seen, hash) == hash
         {
-            self.keep_as((hash, None), text, encoding, &analysis);
+            self.keep_as((hash, Answers::Text), text, encoding, &analysis);
         }
         Some(analysis)
     }
 
     fn keep_as(
         &mut self,
-        (hash, form): (u64, Option<u64>),
+        (hash, answers): (u64, Answers),
         text: &[u8],
         encoding: TextEncoding,
         analysis: &Arc<Analysis>,
     ) {
-        let places = PLACE_IN_INDEX * (1 + usize::from(form.is_some()));
-        let cost = boxed(text) + analysis.heap_bytes() + places + ENTRY_OVERHEAD;
+        let cost = boxed(text) + analysis.heap_bytes() + ENTRY_OVERHEAD;
         // One text must not push out all others.
-        if cost <= self.capacity / 4 {
-            self.insert(Entry {
-                hash,
-                form,
-                text: text.into(),
-                encoding,
-                analysis: Arc::clone(analysis),
-                cost,
-                use_since: Use::Old,
-            });
+        if cost > self.capacity / 4 {
+            return;
+        }
+        let entry = Entry {
+            answers,
+            text: text.into(),
+            encoding,
+            analysis: Arc::clone(analysis),
+            cost,
+        };
+        self.stats.bytes += cost;
+        if let Some((_, before)) = self.entries.push(hash, entry) {
+            self.stats.bytes -= before.cost;
+        }
+        while self.stats.bytes > self.capacity
+            && let Some((_, evicted)) = self.entries.pop_lru()
+        {
+            self.stats.bytes -= evicted.cost;
+            self.stats.evictions += 1;
         }
     }
 
@@ -233,62 +220,6 @@ impl VerdictCache {
         // Not the value for a text, so that no text has the hash of a form.
         hasher.write_u8(2 * encoding.number() + 1);
         (at > 0).then(|| hasher.finish())
-    }
-
-    fn insert(&mut self, entry: Entry) {
-        let cost = entry.cost;
-        for hash in entry.hashes() {
-            if let Some(slot) = self.index.get(&hash).copied() {
-                self.remove(slot);
-            }
-        }
-        while self.stats.bytes + cost > self.capacity {
-            if !self.evict_one() {
-                return;
-            }
-        }
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            self.slots.len() - 1
-        });
-        if let Some(place) = self.slots.get_mut(slot) {
-            self.index.extend(entry.hashes().map(|hash| (hash, slot)));
-            *place = Some(entry);
-            self.stats.bytes += cost;
-        }
-    }
-
-    /// Moves the hand to the first entry that was not used lately and evicts it. False if there is none.
-    fn evict_one(&mut self) -> bool {
-        // The first round may find every entry used; the second cannot.
-        for _ in 0..self.slots.len().saturating_mul(2) {
-            let slot = self.hand;
-            self.hand = if slot + 1 < self.slots.len() {
-                slot + 1
-            } else {
-                0
-            };
-            match self.slots.get_mut(slot) {
-                Some(Some(entry)) if entry.use_since == Use::Recent => entry.use_since = Use::Old,
-                Some(Some(_)) => {
-                    self.remove(slot);
-                    self.stats.evictions += 1;
-                    return true;
-                }
-                _ => {}
-            }
-        }
-        false
-    }
-
-    fn remove(&mut self, slot: usize) {
-        if let Some(entry) = self.slots.get_mut(slot).and_then(Option::take) {
-            for hash in entry.hashes() {
-                self.index.remove(&hash);
-            }
-            self.stats.bytes -= entry.cost;
-            self.free.push(slot);
-        }
     }
 }
 
@@ -341,27 +272,14 @@ mod tests {
 
     #[track_caller]
     fn check_books(cache: &VerdictCache) {
-        let held: Vec<_> = cache.slots.iter().flatten().collect();
         let stats = cache.stats();
-        assert_eq!(stats.entries, held.len());
-        assert_eq!(
-            stats.bytes,
-            held.iter().map(|entry| entry.cost).sum::<usize>()
-        );
+        let costs = cache.entries.iter().map(|(_, entry)| entry.cost);
+        assert_eq!(stats.bytes, costs.sum::<usize>());
         assert!(
             stats.bytes <= cache.capacity,
             "{stats:?} over {}",
             cache.capacity
         );
-        let mut hashes = 0;
-        for entry in held {
-            for hash in entry.hashes() {
-                let slot = cache.index[&hash];
-                assert_eq!(cache.slots[slot].as_ref().unwrap().text, entry.text);
-                hashes += 1;
-            }
-        }
-        assert_eq!(cache.index.len(), hashes);
     }
 
     #[test]
@@ -405,7 +323,7 @@ mod tests {
         assert_eq!(cache.find(text, UNSAFE), None);
         let stats = cache.stats();
         let hits = (stats.hits, stats.hits_by_form, stats.misses);
-        assert_eq!((hits, stats.entries), ((2, 1, 6), 1));
+        assert_eq!((hits, stats.entries), ((2, 2, 6), 1));
         check_books(&cache);
     }
 
@@ -429,19 +347,8 @@ mod tests {
         check_books(&cache);
     }
 
-    /// An entry with a form has two places in the index and frees both.
     #[test]
-    fn a_form_counts_for_the_budget() {
-        let cost = |text: &[u8]| {
-            let mut cache = VerdictCache::new(1 << 20);
-            cache.get_or_classify(text, SAFE);
-            check_books(&cache);
-            cache.stats().bytes
-        };
-        let without = cost(b"select a");
-        assert_eq!(cost(b"select 1"), without + PLACE_IN_INDEX);
-        assert_eq!(cost(b"set a = 1"), cost(b"set a = a"));
-
+    fn a_form_has_one_entry() {
         let mut cache = VerdictCache::new(16 << 10);
         for number in 0..1_000 {
             cache.get_or_classify(format!("select 1 as c{number}").as_bytes(), SAFE);
@@ -482,11 +389,6 @@ mod tests {
         let stats = cache.stats();
         assert_eq!(stats.hits, 3_000, "the text in use was evicted: {stats:?}");
         assert!(stats.entries > 50 && stats.evictions > 2_000, "{stats:?}");
-        assert!(
-            cache.slots.len() < 500,
-            "slots are not used again: {}",
-            cache.slots.len()
-        );
     }
 
     #[test]
@@ -509,10 +411,8 @@ mod tests {
             cache.get_or_classify(text, SAFE);
             // Give the entry the hash of the other key, as a collision would.
             let hash = cache.hash(other, encoding);
-            let entry = cache.slots[0].as_mut().unwrap();
-            cache.index.remove(&entry.hash);
-            entry.hash = hash;
-            cache.index.insert(hash, 0);
+            let (_, entry) = cache.entries.pop_lru().unwrap();
+            cache.entries.push(hash, entry);
             assert_eq!(cache.get_or_classify(other, encoding).class(), Class::Write);
             assert_eq!(cache.stats().entries, 1);
             check_books(&cache);
@@ -529,10 +429,8 @@ mod tests {
             let mut cache = VerdictCache::new(1 << 20);
             cache.get_or_classify(some, SAFE);
             let hash = cache.form_hash(other, encoding).unwrap();
-            let entry = cache.slots[0].as_mut().unwrap();
-            cache.index.remove(&entry.form.unwrap());
-            entry.form = Some(hash);
-            cache.index.insert(hash, 0);
+            let (_, entry) = cache.entries.pop_lru().unwrap();
+            cache.entries.push(hash, entry);
             assert_eq!(cache.find(other, encoding), None);
             check_books(&cache);
         }
@@ -540,7 +438,8 @@ mod tests {
         let mut cache = VerdictCache::new(1 << 20);
         cache.get_or_classify(b"select 'fencing'", SAFE);
         let hash = cache.form_hash(b"select 'a'", SAFE).unwrap();
-        cache.index.insert(hash, 0);
+        let (_, entry) = cache.entries.pop_lru().unwrap();
+        cache.entries.push(hash, entry);
         assert_eq!(cache.find(b"select 'a'", SAFE), None);
     }
 

@@ -1,5 +1,7 @@
 //! Decides what a session must hold for a statement.
 
+use smallvec::SmallVec;
+
 use super::requirement::{Reason, Requirement, ScopeSet};
 use super::session::SessionPolicy;
 use super::tables::Listed;
@@ -49,35 +51,20 @@ struct Half {
 
 /// Scopes, each once and in order. One does not allocate.
 #[derive(Default)]
-struct Needs {
-    first: Option<ScopeId>,
-    several: Vec<ScopeId>,
-}
+struct Needs(SmallVec<[ScopeId; 1]>);
 
 impl Needs {
     fn add(&mut self, scope: ScopeId) {
-        match self.first {
-            None => self.first = Some(scope),
-            Some(first) if self.several.is_empty() => {
-                if first != scope {
-                    self.several = vec![first.min(scope), first.max(scope)];
-                }
-            }
-            // Usually in order.
-            Some(_) if self.several.last() < Some(&scope) => self.several.push(scope),
-            Some(_) => {
-                if let Err(place) = self.several.binary_search(&scope) {
-                    self.several.insert(place, scope);
-                }
-            }
+        if let Err(place) = self.0.binary_search(&scope) {
+            self.0.insert(place, scope);
         }
     }
 
     fn into_requirement(self) -> Requirement {
-        match self.first {
-            None => Requirement::Free,
-            Some(first) if self.several.is_empty() => Requirement::Current(ScopeSet::One(first)),
-            Some(_) => Requirement::Current(ScopeSet::Several(self.several.into())),
+        match *self.0 {
+            [] => Requirement::Free,
+            [scope] => Requirement::Current(ScopeSet::One(scope)),
+            _ => Requirement::Current(ScopeSet::Several(self.0.into_vec().into())),
         }
     }
 }
@@ -250,7 +237,7 @@ impl<'a> Examination<'a> {
             self.say(|| format!("it calls {function}, which may read anything"));
             self.unlisted(half)?;
         }
-        if self.needs.first.is_none() {
+        if self.needs.0.is_empty() {
             self.say(|| "it reads no data".to_owned());
         }
         Ok(())
