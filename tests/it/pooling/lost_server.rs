@@ -50,6 +50,20 @@ fn a_transaction_that_is_taken_over_has_failed() {
 }
 
 #[test]
+fn a_transaction_that_had_failed_loses_its_savepoints() {
+    let stage = stage("4");
+    let mut leader = stage.leader("34");
+    leader.ok("BEGIN");
+    leader.ok("INSERT INTO jobs VALUES (1)");
+    leader.ok("SAVEPOINT a");
+    fails_in(&mut leader, "SELECT 1 / 0", "22012", "E");
+    take_over(&stage, "35");
+    fails_in(&mut leader, "ROLLBACK TO SAVEPOINT a", "3B001", "E");
+    assert_eq!(tags(&leader.query("COMMIT")), "C ZI");
+    assert_eq!(leader.rows("SELECT count(*) FROM jobs"), [["0"]]);
+}
+
+#[test]
 fn a_transaction_without_a_token_ends_with_its_server() {
     let stage = stage("4");
     let mut web = stage.plain();

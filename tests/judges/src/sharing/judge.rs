@@ -264,6 +264,9 @@ impl<'a> Judge<'a> {
     }
 
     fn answered(&mut self, who: Who, cycle: &Cycle, heard: &[Message]) {
+        // A transaction that had failed before the takeover says nothing more: only its savepoints are gone.
+        let status = self.twins[who as usize].as_ref().map(|twin| twin.status);
+        let has_lost_savepoints = status == Some(b'E') && self.is_deposed(who);
         let direct = self.ask(who, cycle);
         let Some(twin) = &self.twins[who as usize] else {
             return;
@@ -271,7 +274,7 @@ impl<'a> Judge<'a> {
         let (has_hidden, is_unsettled) = (twin.has_hidden, twin.is_unsettled);
         let agrees = match cycle.kind {
             Kind::Hidden => true,
-            _ if twin.may_be_lost && errors(heard) == ["3B001"] => true,
+            _ if (twin.may_be_lost || has_lost_savepoints) && errors(heard) == ["3B001"] => true,
             Kind::Pid => {
                 self.pids[who as usize].insert(row(heard));
                 true
