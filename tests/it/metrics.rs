@@ -117,7 +117,10 @@ fn numbers_rise_by_what_was_done() {
         (now - 60.0..now + 1.0).contains(&raised),
         "{raised} at {now}"
     );
-    assert_eq!(seen.of(DECLARED), declared + 2.0);
+    // Nobody is asked about a token that is known to be stale.
+    let mut late = Wire::open(&stage.proxy.endpoint(), &[("fencing.token", "33")]);
+    assert_error(&late.until_closed(), "PF001");
+    assert_eq!(http.metrics().of(DECLARED), declared + 2.0);
 
     // A takeover that cannot be completed.
     let pid = new.backend_pid();

@@ -315,4 +315,22 @@ impl SessionFence {
         let mut claims = value.claims().iter();
         claims.try_for_each(|(scope, claim)| self.may_declare(scope, claim.token(), lifetime))
     }
+
+    /// Checks that no known mark is above a token, so that nobody need be asked. If a scope is only observed, its
+    /// declaration says so, once.
+    ///
+    /// # Errors
+    ///
+    /// The rejection for the client.
+    pub fn check_marks(&self, value: &TokenValue) -> Result<(), Box<Rejection>> {
+        for (scope, claim) in value.claims() {
+            if self.mode(Some(scope)) == Mode::Enforce
+                && let Some(token) = claim.token()
+                && let Some(mark) = self.fence.mark_above(scope, token)
+            {
+                return Err(Box::new(Rejection::behind(scope, *claim, mark)));
+            }
+        }
+        Ok(())
+    }
 }

@@ -315,6 +315,7 @@ async fn establish(
         let login = pooled::authenticate(&mut exchange, logins, packet, pooling, obtain).await?;
         let seat = Seat::new(worker, client, login.login, login.cancel_key);
         entry.on_authenticated(seat.backend_pid());
+        entry.check_marks(wanted.as_ref())?;
         let told = login.greeting.initial.reported.default_access();
         Service::Shared(Box::new(ClientHalf::begin(entry.fence, scope, told)), seat)
     } else {
@@ -334,6 +335,7 @@ async fn establish(
             exchange.client.write_all(&authenticated.ready).await?;
             Service::Replication(permit, established)
         } else {
+            entry.check_marks(wanted.as_ref())?;
             let session = Session::new(Beginning {
                 reported: authenticated.initial.reported,
                 texts: authenticated.initial.texts,

@@ -2,9 +2,9 @@
 
 use pgpalisade_test_servers::machine::wait_until;
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Wire, tags};
+use pgpalisade_test_servers::wire::{Batch, Wire, errors, tags};
 
-use super::{MOMENT, backend, stage};
+use super::{MOMENT, backend, scarce, stage};
 
 /// Declares the next token in another session.
 fn take_over(stage: &Stage, token: &str) {
@@ -47,6 +47,28 @@ fn a_transaction_that_is_taken_over_has_failed() {
             .value("SELECT string_agg(id::text, '') FROM jobs"),
         "5"
     );
+}
+
+/// Nothing was registered for it, so its server connection serves others.
+#[test]
+fn a_stale_leader_that_tries_again_and_again_costs_no_server_connection() {
+    let stage = scarce("5s");
+    let mut leader = stage.leader("34");
+    take_over(&stage, "35");
+    leader.fails("INSERT INTO jobs VALUES (1)", "PF001");
+    let mut web = stage.plain();
+    let before = backend(&mut web);
+    for sql in [
+        "INSERT INTO jobs VALUES (2)",
+        "SET fencing.token = 33",
+        "BEGIN; SET LOCAL fencing.token = 34; COMMIT",
+    ] {
+        leader.fails(sql, "PF001");
+        assert_eq!(backend(&mut web), before, "{sql}");
+    }
+    let mut late = Wire::open(&stage.proxy.endpoint(), &[("fencing.token", "34")]);
+    assert_eq!(errors(&late.until_closed()), ["PF001"]);
+    assert_eq!(backend(&mut web), before, "a login");
 }
 
 #[test]

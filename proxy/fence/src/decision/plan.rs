@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{
-    Analysis, Control, Effects, FencingVariable, Lifetime, Mistake, Mode, Statement,
+    Analysis, Control, Effects, FencingVariable, Lifetime, Mistake, Statement,
 };
 
 use super::needs::Unmet;
@@ -402,14 +402,8 @@ impl<'a> Walk<'a> {
         if let Err(rejection) = fence.may_set_all(&value, lifetime) {
             return self.refuse_set(*rejection);
         }
-        for (scope, claim) in value.claims() {
-            // If it is only observed, the declaration says so, once.
-            if fence.mode(Some(scope)) == Mode::Enforce
-                && let Some(token) = claim.token()
-                && let Some(mark) = fence.fence().mark_above(scope, token)
-            {
-                return self.refuse(Rejection::behind(scope, *claim, mark));
-            }
+        if let Err(rejection) = fence.check_marks(&value) {
+            return self.refuse(*rejection);
         }
         let next = self.state.find(accepted, &value);
         match next.filter(|next| next.tokens().iter().all(|one| fence.is_accepted(one))) {

@@ -178,6 +178,12 @@ impl<'a> LoginContext<'a> {
         Ok(Some(permit))
     }
 
+    /// Refuses a client whose token is known to be stale, before anybody is asked. It may try again and again.
+    pub(super) fn check_marks(&self, wanted: Option<&TokenRequest>) -> Result<(), LoginError> {
+        let checked = wanted.map_or(Ok(()), |wanted| self.fence.check_marks(wanted.value()));
+        checked.map_err(|rejection| self.refused(rejection))
+    }
+
     pub(super) fn refused(&self, rejection: Box<Rejection>) -> LoginError {
         self.record(&rejection, Enforcement::Refused);
         LoginError::Refused(rejection)
