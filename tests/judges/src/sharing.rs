@@ -14,4 +14,5 @@ pub mod judge;
 pub mod leavings;
 pub mod looks;
 pub mod pooled;
+mod replies;
 pub mod trial;

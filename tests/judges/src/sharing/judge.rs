@@ -6,6 +6,8 @@
 //! - A takeover ends the connections of lower tokens: an error, or the end of a client that keeps its connection.
 //! - What a function has left, `currval`, and the process may be gone: a fresh session says the same.
 //! - A statement that was parsed before a change of `DateStyle` and the like may be unknown.
+//! - A server process analyses its prepared statements again once it has a schema for temporary objects, also under a
+//!   later `DateStyle`. The process of one of the two may have had it before.
 //! - A setting with a dot that was reset is empty instead of NULL: [`looks`](super::looks) take them for equal.
 //! - `pg_prepared_statements` lacks statements of the protocol that were not used there.
 
@@ -13,6 +15,7 @@ use std::collections::BTreeSet;
 
 use super::conversation::{Conversation, Cycle, Kind, Who, packet, token};
 use super::pooled::Event;
+use super::replies::{row, same, same_but_for_dates, words};
 use super::trial::Place;
 use crate::mediation::conversation::{Database, Message as Said};
 use crate::mediation::twin::comparable;
@@ -40,6 +43,8 @@ struct Twin {
     may_be_lost: bool,
     /// A library.
     has_loaded: bool,
+    /// Whether there may be a schema for temporary objects.
+    has_temporary: bool,
 }
 
 #[derive(Debug)]
@@ -63,30 +68,9 @@ fn is_refusal(sqlstate: &str) -> bool {
     sqlstate.starts_with("PF") || matches!(sqlstate, "25006" | "57P01" | "08007")
 }
 
-/// Rows and words, without what differs each time.
-fn words(messages: &[Message]) -> BTreeSet<String> {
-    let texts = messages
-        .iter()
-        .filter(|message| !matches!(message.tag, b'C' | b'Z'));
-    let texts: Vec<_> = texts.map(comparable).collect();
-    let words = texts.iter().flat_map(|(_, text)| text.split_whitespace());
-    words.map(str::to_owned).collect()
-}
-
-fn same(one: &[Message], other: &[Message]) -> bool {
-    one.iter().map(told).eq(other.iter().map(told))
-}
-
-/// Message without its place in PostgreSQL's source: a statement may have been parsed again.
-fn told(message: &Message) -> (u8, String) {
-    let (tag, text) = comparable(message);
-    let end = text.find("\\x00F").filter(|_| tag == b'E');
-    (tag, text[..end.unwrap_or(text.len())].to_owned())
-}
-
-fn row(messages: &[Message]) -> String {
-    let row = messages.iter().find(|message| message.tag == b'D');
-    row.map(|row| row.row().concat()).unwrap_or_default()
+fn makes_temporary(text: &str) -> bool {
+    let parts = ["TEMP ", "FUNCTION pg_temp", "public.leaves"];
+    parts.into_iter().any(|part| text.contains(part))
 }
 
 impl<'a> Judge<'a> {
@@ -196,6 +180,7 @@ impl<'a> Judge<'a> {
             local_token: None,
             may_be_lost: false,
             has_loaded: false,
+            has_temporary: false,
         });
     }
 
@@ -272,6 +257,11 @@ impl<'a> Judge<'a> {
             return;
         };
         let (has_hidden, is_unsettled) = (twin.has_hidden, twin.is_unsettled);
+        let is_same = if twin.has_temporary {
+            same_but_for_dates
+        } else {
+            same
+        };
         let agrees = match cycle.kind {
             Kind::Hidden => true,
             _ if (twin.may_be_lost || has_lost_savepoints) && errors(heard) == ["3B001"] => true,
@@ -288,7 +278,7 @@ impl<'a> Judge<'a> {
             Kind::Loose => self.is_between(who, cycle, heard, &direct),
             Kind::Look if has_hidden => self.is_between(who, cycle, heard, &direct),
             Kind::Statement if is_unsettled || has_hidden => {
-                same(heard, &direct) || errors(heard) == ["26000"]
+                is_same(heard, &direct) || errors(heard) == ["26000"]
             }
             _ => same(heard, &direct),
         };
@@ -408,6 +398,8 @@ impl<'a> Judge<'a> {
         let Some(twin) = &mut self.twins[who as usize] else {
             return;
         };
+        let mut texts = cycle.messages.iter().map(ToString::to_string);
+        twin.has_temporary |= texts.any(|text| makes_temporary(&text));
         match cycle.kind {
             Kind::Hidden => {
                 twin.has_hidden = true;
