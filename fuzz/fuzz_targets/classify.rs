@@ -4,7 +4,7 @@
 //! classifier, also for texts with other digits and letters in their constants. A text that the scan passes has no
 //! statement to follow.
 
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::sync::Arc;
 
@@ -16,6 +16,9 @@ use pgpalisade_policies::{
 };
 
 const SAFE: TextEncoding = TextEncoding::Utf8;
+
+#[cfg(not(feature = "libfuzzer"))]
+const fn main() {}
 
 fuzz_target!(|data: &[u8]| {
     // Longer texts are only slower.

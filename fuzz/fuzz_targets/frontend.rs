@@ -3,11 +3,14 @@
 //! The stream is cut into the same frames wherever the network cuts it. No frame is larger than PostgreSQL accepts,
 //! and no decoder returns bytes from outside its body.
 
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
 use libfuzzer_sys::fuzz_target;
 use pgpalisade_wire::frontend::{self, FrontendTag, Target};
 use pgpalisade_wire::header::{self, HEADER_LEN};
+
+#[cfg(not(feature = "libfuzzer"))]
+const fn main() {}
 
 fuzz_target!(|data: &[u8]| {
     let mut rest = data;

@@ -2,7 +2,7 @@
 //!
 //! No client gets in without the key, and a server without proof is not believed.
 
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::sync::Arc;
 
@@ -17,6 +17,9 @@ use pgpalisade_logins::{
 /// Password `pencil`: <https://www.rfc-editor.org/rfc/rfc7677#section-3>.
 const VERIFIER: &str = "SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:\
                         wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
+
+#[cfg(not(feature = "libfuzzer"))]
+const fn main() {}
 
 fuzz_target!(|data: &[u8]| {
     let _ = end_point::hash(data);

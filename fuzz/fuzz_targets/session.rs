@@ -3,7 +3,7 @@
 //! The session's own output stays within bounds and consists of whole messages. A message passes without a token only
 //! if its type or text allows it. A message that ends the session ends it for good.
 
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -39,6 +39,9 @@ enum Course {
     GoesOn,
     Ends,
 }
+
+#[cfg(not(feature = "libfuzzer"))]
+const fn main() {}
 
 fuzz_target!(|data: &[u8]| {
     let Some((&start, mut rest)) = data.split_first() else {

@@ -2,10 +2,13 @@
 //!
 //! An accepted list reads back the same, and a parameter that the proxy adds must be the one that counts.
 
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
 use libfuzzer_sys::fuzz_target;
 use pgpalisade_wire::startup::{self, STARTUP_PACKET_MAX, StartupMessage, StartupPacket};
+
+#[cfg(not(feature = "libfuzzer"))]
+const fn main() {}
 
 fuzz_target!(|data: &[u8]| {
     // As a connection reads it: first the length, then that many bytes.
