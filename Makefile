@@ -14,7 +14,7 @@ RELEASE := $(abspath $(TARGET_DIR))/release/pgpalisade
 BENCH := $(abspath $(TARGET_DIR))/release/pgpalisade-bench
 
 QUICK := --no-default-features $(addprefix --config profile.dev.,debug=0 debug-assertions=false overflow-checks=false \
-	package.pg_query.opt-level=0 package.pgpalisade-takeover.opt-level=0)
+	package.pg_query.opt-level=0 package.pgpalisade-takeover.opt-level=0 package.redb.opt-level=0)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test unit it proof outage mediation drivers versions regression release release-profiled deb bench
