@@ -236,8 +236,8 @@ impl<'a> Judge<'a> {
             let mut messages = cycle.messages[..done].to_vec();
             messages.push(Said::Parse(b"refused".to_vec(), "refused".into()));
             self.ask(who, &Cycle::extended(Kind::Plain, messages));
-        } else {
-            // As any Query, it ends the unnamed statement.
+        } else if errors(heard).contains(&"25006".to_owned()) {
+            // PostgreSQL has got it, and any Query ends the unnamed statement.
             self.ask(who, &Cycle::query(Kind::Plain, "refused"));
         }
         let is_lost = errors(heard)
