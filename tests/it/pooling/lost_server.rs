@@ -49,7 +49,7 @@ fn a_transaction_that_is_taken_over_has_failed() {
     );
 }
 
-/// Nothing was registered for it, so its server connection serves others.
+/// The proxy knows the mark, so nobody is asked.
 #[test]
 fn a_stale_leader_that_tries_again_and_again_costs_no_server_connection() {
     let stage = scarce("5s");
