@@ -195,6 +195,15 @@ pub(super) fn close(out: &mut BytesMut, ledger: &mut Ledger, name: &[u8]) {
     ledger.push_own(close);
 }
 
+/// Ends what a simple Query would end, in a request cycle of its own. An empty Query leaves the unnamed portal.
+pub(super) fn close_unnamed(out: &mut BytesMut, ledger: &mut Ledger) {
+    for kind in [b"S\0", b"P\0"] {
+        message(out, b'C', &[kind]);
+        ledger.push_own(InFlight::proxy(Request::Close));
+    }
+    sync(out, ledger);
+}
+
 /// Writes a message that fails in place of one about a statement whose result type has changed, and closes that.
 pub(super) fn refuse_outdated(out: &mut BytesMut, ledger: &mut Ledger, name: &[u8]) {
     close(out, ledger, name);

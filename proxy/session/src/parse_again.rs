@@ -262,9 +262,10 @@ impl Session {
 
     /// Answers a DEALLOCATE of a statement that this server connection does not have.
     fn deallocate(&mut self, name: Name<'_>) -> Action {
-        let names = &mut self.server.names;
-        names.remove_elsewhere(name);
-        names.on_simple_query();
+        let server = &mut self.server;
+        server.names.remove_elsewhere(name);
+        server.names.on_simple_query();
+        injected::close_unnamed(&mut self.output.to_server, &mut server.ledger);
         let out = &mut self.output.to_client;
         encode::put_raw(out, tag::COMMAND_COMPLETE, b"DEALLOCATE\0");
         encode::put(out, &ReadyForQuery::new(self.client.state.status().into()));

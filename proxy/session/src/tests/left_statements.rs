@@ -144,11 +144,15 @@ fn who_comes_back_finds_its_own() {
     first.run(&sync(), "", b'I');
     let shared = first.lend(fresh());
     second.lend(shared);
-    assert_eq!(ahead(&mut second, &query("DEALLOCATE s")), "!no");
+    let ended = r"C(S\x00) C(P\x00) S() !no";
+    assert_eq!(ahead(&mut second, &query("DEALLOCATE s")), ended);
     assert_eq!(
         second.to_client,
         [&message(b'C', b"DEALLOCATE\0")[..], &message(b'Z', b"I")].concat()
     );
+    for (tag, body) in [(b'3', ""), (b'3', ""), (b'Z', "I")] {
+        let _ = second.reply(tag, body.as_bytes());
+    }
     let taken = ahead(&mut second, &parse("s", "SELECT 4"));
     assert_eq!(taken, format!("{CLOSED}free"));
 }

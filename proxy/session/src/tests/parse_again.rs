@@ -448,17 +448,22 @@ fn a_text_that_names_a_statement_finds_it() {
     assert!(matches!(subject.reply(b'Z', b"I"), Disposition::Relay));
     assert_eq!(ahead(&mut subject, &query("EXECUTE s")), "drop");
     assert_eq!(ahead(&mut subject, &query("EXECUTE s")), named);
-    // A DEALLOCATE alone needs no server, but has its turn.
+    // A DEALLOCATE alone parses nothing, but has its turn, and ends what any Query ends.
     let mut subject = leader();
     subject.run(&query("SELECT 1"), "SELECT 1", b'I');
     subject.send(&query("SELECT 1"));
     assert_eq!(ahead(&mut subject, &query("DEALLOCATE s")), "wait");
     let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
-    assert_eq!(ahead(&mut subject, &query("DEALLOCATE s")), "!no");
+    let ended = r"C(S\x00) C(P\x00) S() !no";
+    assert_eq!(ahead(&mut subject, &query("DEALLOCATE s")), ended);
     assert_eq!(
         subject.to_client,
         [&message(b'C', b"DEALLOCATE\0")[..], &message(b'Z', b"I")].concat()
     );
+    for (tag, body) in [(b'3', ""), (b'3', ""), (b'Z', "I")] {
+        let disposition = subject.reply(tag, body.as_bytes());
+        assert!(matches!(disposition, Disposition::Drop), "{tag}");
+    }
 }
 
 #[test]
