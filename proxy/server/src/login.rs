@@ -140,12 +140,12 @@ async fn begin(
             let idle = ReadyForQuery::new(TransactionStatus::Idle.into());
             encode::put(&mut ready, &idle);
             let mut parked = Parked::new(client, half, seat);
-            if wanted.is_none() {
+            let Some(declared) = wanted else {
                 parked.say(&ready);
                 return Some(Served::Parked(parked));
-            }
+            };
             let lending = tokio::select! {
-                lent = parked.lend() => lent,
+                lent = parked.lend(declared) => lent,
                 // A connection with a token must not outlive it.
                 _ = listed.end.ordered() => return None,
             };

@@ -115,7 +115,9 @@ impl Relay {
     ) -> Result<(), NotBegun> {
         self.take_over().await;
         if let Some(wanted) = wanted {
-            if let Met::Refused(rejection) = self.obtain(wanted, None).await? {
+            if !self.session.has_accepted(wanted)
+                && let Met::Refused(rejection) = self.obtain(wanted, None).await?
+            {
                 self.session.record_refused_login(&rejection);
                 self.put_output();
                 return Err(NotBegun::Refused(rejection));

@@ -107,6 +107,12 @@ impl ClientHalf {
         }
         let value = self.declared_first(&*read(text, verdicts)?)?;
         self.fence.may_declare_all(&value, Lifetime::Session).ok()?;
+        self.wants_for(&value)
+    }
+
+    /// As [`Self::wants`], for tokens that are to be declared. `None` if one is stale, or not known yet.
+    #[must_use]
+    pub fn wants_for(&self, value: &TokenValue) -> Option<String> {
         let claims = value.claims().iter().map(|(scope, claim)| {
             let token = claim.token()?;
             let is_stale = self.fence.fence().mark_above(scope, token).is_some();

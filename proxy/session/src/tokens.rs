@@ -288,15 +288,34 @@ impl Session {
         }
     }
 
+    /// Whether these tokens were accepted for the server connection, and still count.
+    #[must_use]
+    pub fn has_accepted(&self, wanted: &TokenRequest) -> bool {
+        self.accepted(wanted).is_some()
+    }
+
+    fn accepted(&self, wanted: &TokenRequest) -> Option<&Arc<HeldTokens>> {
+        let fence = &self.client.fence;
+        let counts = |held: &HeldTokens| {
+            let mut tokens = held.tokens().iter();
+            held.stale().is_none() && tokens.all(|one| fence.is_accepted(one))
+        };
+        let mut accepted = self.server.registration.accepted().iter();
+        accepted.find(|held| held.is_for(&wanted.value) && counts(held))
+    }
+
     /// Puts the tokens of the startup packet, or of the listener, in force, and makes RESET return to them.
     pub fn start_with(&mut self, wanted: &TokenRequest) {
-        let held = self.prepared.take().and_then(|done| done.obtained);
+        let held = match self.prepared.take() {
+            Some(done) => done.obtained.flatten(),
+            None => self.accepted(wanted).cloned(),
+        };
         let text = if self.client.fence.is_given_tokens() {
             ServerText::Other
         } else {
             ServerText::of(&wanted.value)
         };
-        self.client.state.start_with(held.flatten(), text);
+        self.client.state.start_with(held, text);
     }
 
     /// Accepts tokens. The message that they are for is then decided again.

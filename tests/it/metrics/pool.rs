@@ -6,17 +6,22 @@ use pgpalisade_test_servers::proxy::Proxy;
 use pgpalisade_test_servers::stage::Stage;
 use pgpalisade_test_servers::wire::Batch;
 
-use super::{SETUP, wait_until};
+use super::{DECLARED, SETUP, wait_until};
 
-#[test]
-fn waits_pins_openings_and_resets_are_counted() {
+/// A proxy that shares two server connections.
+fn stage() -> (Http, Stage) {
     let postgres = Postgres::start();
     postgres.sql(SETUP);
     let http = Http::free();
     let options = http.options(&postgres).flag("--pool", "transaction");
     let options = options.flag("--backends-max", "2");
     let proxy = Proxy::start_with(options.flag("--backends-leaders", "0"));
-    let stage = Stage { proxy, postgres };
+    (http, Stage { proxy, postgres })
+}
+
+#[test]
+fn waits_pins_openings_and_resets_are_counted() {
+    let (http, stage) = stage();
     let (mut busy, mut keeper) = (stage.plain(), stage.plain());
     let mut waiting = stage.plain();
     busy.ok("BEGIN; SELECT 1");
@@ -49,4 +54,22 @@ fn waits_pins_openings_and_resets_are_counted() {
     let openings = |result: &str| format!("pgpalisade_pool_openings_total{{result=\"{result}\"}}");
     assert_eq!(seen.of(&openings("done")), 2.0);
     assert_eq!(seen.of(&openings("failed")), 0.0);
+}
+
+#[test]
+fn a_token_that_a_connection_is_registered_with_costs_the_authority_nothing() {
+    let (http, stage) = stage();
+    for (token, stale) in [("34", "33"), ("35", "34")] {
+        let before = http.metrics().of(DECLARED);
+        for _ in 0..4 {
+            let mut of_url = stage.leader(token);
+            of_url.ok("INSERT INTO jobs VALUES (1)");
+            of_url.fails(&format!("SET fencing.token = {stale}"), "PF001");
+            let mut of_text = stage.plain();
+            of_text.ok(&format!("SET fencing.token = {token}"));
+            of_text.ok("DELETE FROM jobs");
+            assert_eq!(of_url.rows("SHOW fencing.token"), [[token]]);
+        }
+        assert_eq!(http.metrics().of(DECLARED), before + 1.0, "{token}");
+    }
 }

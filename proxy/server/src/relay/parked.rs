@@ -15,6 +15,7 @@ use super::{ClientSide, End, REFUSAL_TIMEOUT, Relay};
 use crate::backends::OpenError;
 use crate::backends::lending::{Borrowed, Seat};
 use crate::pooling::backends::Tokens;
+use crate::session::tokens::TokenRequest;
 use crate::session::unserved::Needs;
 use crate::session::{Activity, ClientHalf, Session};
 use crate::takeover::Lease;
@@ -172,8 +173,11 @@ impl Parked {
     }
 
     /// Gets a server connection for the tokens of the startup packet.
-    pub(crate) async fn lend(mut self) -> Result<Box<Relay>, (Self, OpenError)> {
-        let tokens = self.tokens();
+    pub(crate) async fn lend(
+        mut self,
+        declared: &TokenRequest,
+    ) -> Result<Box<Relay>, (Self, OpenError)> {
+        let tokens = self.half.wants_for(declared.value()).map(Into::into);
         match self.seat.lend(tokens, self.half.settings()).await {
             Ok(borrowed) => Ok(self.bind(borrowed)),
             Err(error) => Err((self, error)),
