@@ -155,6 +155,53 @@ fn a_client_keeps_what_it_has_left() {
     assert_eq!(left, [["0"]]);
 }
 
+/// What a reset removes costs no server process, and nobody finds it; libraries end with theirs.
+#[test]
+fn a_client_that_leaves_gives_back_what_it_kept() {
+    let stage = scarce("5s");
+    let left = "SELECT (SELECT count(*) FROM pg_prepared_statements), (SELECT count(*) FROM pg_cursors), \
+                (SELECT count(*) FROM pg_listening_channels()), pg_my_temp_schema()::regnamespace, \
+                (SELECT count(*) FROM pg_class WHERE relnamespace = pg_my_temp_schema()), \
+                (SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory'), \
+                current_setting('work_mem'), current_setting('fencing.token', true)";
+    let nothing = stage.plain().rows(left);
+    let leavings = [
+        "PREPARE s AS SELECT 7",
+        "DECLARE c CURSOR WITH HOLD FOR SELECT 1",
+        "LISTEN c",
+        "SELECT pg_advisory_lock(7)",
+        "SELECT set_config('work_' || 'mem', '123kB', false)",
+        "DO 'BEGIN PERFORM set_config(''TimeZone'', ''UTC-3'', false); END'",
+        "CREATE TEMP TABLE t (n int)",
+    ];
+    for (text, says_goodbye) in leavings
+        .into_iter()
+        .flat_map(|text| [(text, true), (text, false)])
+    {
+        let mut leader = stage.leader("1");
+        leader.query(text);
+        let pid = backend(&mut leader);
+        if says_goodbye {
+            leader.send(&Batch::new().terminate());
+        }
+        drop(leader);
+        let mut next = stage.leader("1");
+        assert_eq!(backend(&mut next), pid, "{text} {says_goodbye}");
+        let found = next.rows(left);
+        // A process keeps the schema of its temporary tables.
+        let schema = found[0][3].clone();
+        let mut expected = nothing.clone();
+        expected[0][3] = schema;
+        expected[0][7] = "1".to_owned();
+        assert_eq!(found, expected, "{text}");
+    }
+    let mut leader = stage.leader("1");
+    leader.ok("LOAD 'auto_explain'");
+    let pid = backend(&mut leader);
+    drop(leader);
+    assert_ne!(backend(&mut stage.leader("1")), pid);
+}
+
 /// With a token, which makes long texts need no examination.
 #[test]
 fn what_a_long_text_leaves_is_kept_too() {

@@ -154,6 +154,12 @@ impl Relay {
             // It may part, so it does.
             Ok(()) => return self.park(None),
             Err(end) if self.may_survive(&end) => return self.park(Some(&end)),
+            Err(end @ (End::Goodbye | End::ClientLeft)) if self.is_reset_enough() => {
+                if let Some(parked) = self.park(None) {
+                    Box::pin(parked.finish(end)).await;
+                }
+                return None;
+            }
             Err(end) => end,
         };
         self.client

@@ -282,7 +282,8 @@ impl Session {
         }
     }
 
-    /// Parts the client from its server connection between two transactions. What is [left](Self::leftover) stays.
+    /// Parts the client from its server connection between two transactions. What is [left](Self::leftover) stays, up to
+    /// the next reset.
     ///
     /// # Errors
     ///
@@ -292,6 +293,7 @@ impl Session {
         if !self.may_part() {
             return Err(Box::new(self));
         }
+        self.server.has_run_more_than_reads |= self.leftover().is_some();
         self.client.state.leave_server();
         self.client.settles = false;
         self.client.statements = self.server.names.leave();

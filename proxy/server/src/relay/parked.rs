@@ -88,6 +88,12 @@ impl Relay {
         }
     }
 
+    /// Whether a reset removes all that a client, which has nothing in flight, has left in its lent server connection.
+    pub(super) fn is_reset_enough(&self) -> bool {
+        let is_quiet = self.session.may_part() && self.server.upstream.rest() == 0;
+        self.lent.is_some() && is_quiet && self.session.leftover() != Some(Leftover::Process)
+    }
+
     /// Parts the client from its lent server connection, and gives that back, unless it was lost.
     pub(super) fn park(self: Box<Self>, lost: Option<&End>) -> Option<Parked> {
         let Self {
@@ -284,7 +290,7 @@ impl Parked {
         })
     }
 
-    async fn finish(mut self, end: End) {
+    pub(super) async fn finish(mut self, end: End) {
         // A client that ends waits for no connection.
         drop(self.seat);
         let label = &self.client.label;

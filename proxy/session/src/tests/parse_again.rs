@@ -338,6 +338,8 @@ fn a_parse_that_was_not_read_whole_keeps_its_connection() {
     assert!(matches!(action, Action::Forward(_)));
     subject.run(&sync(), "", b'I');
     assert_eq!(subject.session.leftover(), Some(Leftover::Statement));
+    // If the client leaves, a reset removes it.
+    assert!(!subject.lend(fresh()).is_tidy());
 }
 
 fn columns(name: &str) -> Vec<u8> {
