@@ -10,9 +10,10 @@ const SETTINGS: &str = "
 
 const LOOKS: [(Kind, &str); 19] = [
     (Kind::Look, SETTINGS),
+    // One row for each: what was left unseen may be gone, and the other not.
     (
         Kind::Look,
-        "SELECT current_user, session_user, current_setting('role'), current_schemas(false)",
+        "SELECT unnest(ARRAY[current_user, session_user, current_setting('role'), current_schemas(false)::text])",
     ),
     // A setting with a dot that was reset is empty, not NULL.
     (
