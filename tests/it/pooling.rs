@@ -186,8 +186,8 @@ fn a_client_that_leaves_gives_back_what_it_kept() {
         }
         drop(leader);
         let mut next = stage.leader("1");
-        assert_eq!(backend(&mut next), pid, "{text} {says_goodbye}");
         let found = next.rows(left);
+        assert_eq!(backend(&mut next), pid, "{text} {says_goodbye}");
         // A process keeps the schema of its temporary tables.
         let schema = found[0][3].clone();
         let mut expected = nothing.clone();

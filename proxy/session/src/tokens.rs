@@ -310,7 +310,8 @@ impl Session {
             Some(done) => done.obtained.flatten(),
             None => self.accepted(wanted).cloned(),
         };
-        let text = if self.client.fence.is_given_tokens() {
+        // The startup packet of a lent server connection has told it of none.
+        let text = if self.client.fence.is_given_tokens() || self.is_lent() {
             ServerText::Other
         } else {
             ServerText::of(&wanted.value)

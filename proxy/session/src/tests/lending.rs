@@ -226,6 +226,24 @@ fn a_reset_declares_the_startup_token_again() {
     }
 }
 
+/// Its text there is another client's, or gone with a reset.
+#[test]
+fn a_login_finds_the_token_that_was_accepted_for_another() {
+    let five = wanted(&fence(), "5");
+    for (mark, counts) in [(5, true), (6, false)] {
+        let mut first = Subject::new(Holds::Current);
+        let used = first.lend(fresh());
+        raise(first.fence.fence(), mark);
+        let (client, _) = session(first.fence.clone()).part().unwrap();
+        first.session = Session::lend(client, used);
+        assert_eq!(first.session.has_accepted(&five), counts, "{mark}");
+        assert!(!first.session.has_accepted(&wanted(&fence(), "4")));
+        first.session.start_with(&five);
+        let written = written(&mut first, &query("INSERT INTO t VALUES (1)"));
+        assert_eq!(written == "+token", counts, "{written}");
+    }
+}
+
 /// The authority may have accepted it, so a takeover may end the connection, whoever has it then.
 #[test]
 fn a_connection_whose_declaration_has_failed_is_in_doubt() {
