@@ -146,7 +146,7 @@ impl Analysis {
             commits_inside: CommitsInside::Possibly,
             why: Some(why),
             computes: Computes::Anything,
-            leaves: is_unread.then_some(Leftover::Setting),
+            leaves: is_unread.then_some(Leftover::Unread),
             assigns: None,
         }]))
     }
@@ -157,7 +157,7 @@ impl Analysis {
         let statements = self.statements.iter().map(|statement| Statement {
             effects: Effects::unknown(Some(Category::Unparsed)),
             why: Some(WriteReason::Opaque(why)),
-            leaves: statement.leaves.or(Some(Leftover::Setting)),
+            leaves: statement.leaves.max(Some(Leftover::Unread)),
             assigns: None,
             computes: match statement.computes {
                 Computes::Steers => Computes::Steers,

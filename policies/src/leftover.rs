@@ -18,8 +18,8 @@ use crate::settings::{self, Literal, Setting, literal};
 /// Bit of `DECLARE .. WITH HOLD` (`CURSOR_OPT_HOLD` in PostgreSQL's `parsenodes.h`).
 const WITH_HOLD: i32 = 0x20;
 
-/// A thing that outlives its transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A thing that outlives its transaction, in the order of what it costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Leftover {
     /// A setting of the session, or its role.
     Setting,
@@ -33,19 +33,22 @@ pub enum Leftover {
     Channel,
     /// A session-level advisory lock.
     Lock,
+    /// Perhaps any of these, or nothing: a text was not read.
+    Unread,
     /// What no reset removes: a library (LOAD), a connection of dblink, a replication origin, a temporary replication
     /// slot, a backup that has begun.
     Process,
 }
 
 impl Leftover {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Setting,
         Self::Statement,
         Self::Cursor,
         Self::Temporary,
         Self::Channel,
         Self::Lock,
+        Self::Unread,
         Self::Process,
     ];
 
@@ -59,6 +62,7 @@ impl Leftover {
             Self::Temporary => "temporary",
             Self::Channel => "channel",
             Self::Lock => "lock",
+            Self::Unread => "unread",
             Self::Process => "process",
         }
     }
@@ -73,6 +77,7 @@ impl Leftover {
             Self::Temporary => "a temporary table",
             Self::Channel => "LISTEN",
             Self::Lock => "an advisory lock",
+            Self::Unread => "perhaps anything (a text was not read)",
             Self::Process => "a library, a connection or a slot",
         }
     }
@@ -444,7 +449,7 @@ mod tests {
                 Some(Leftover::Process),
             ),
             // Not read.
-            ("SET work_mem = 'é\\'", Some(Leftover::Setting)),
+            ("SET work_mem = 'é\\'", Some(Leftover::Unread)),
             ("CREATE TEMP VIEW v AS SELECT 1", Some(Leftover::Temporary)),
             ("CREATE TEMP SEQUENCE s", Some(Leftover::Temporary)),
             ("SELECT pg_advisory_lock(1)", Some(Leftover::Lock)),

@@ -195,11 +195,15 @@ fn a_client_that_leaves_gives_back_what_it_kept() {
         expected[0][7] = "1".to_owned();
         assert_eq!(found, expected, "{text}");
     }
-    let mut leader = stage.leader("1");
-    leader.ok("LOAD 'auto_explain'");
-    let pid = backend(&mut leader);
-    drop(leader);
-    assert_ne!(backend(&mut stage.leader("1")), pid);
+    let load = "LOAD 'auto_explain'";
+    // Too long to be read.
+    for text in [load, &format!("/*{}*/ {load}", "x".repeat(2 << 20))] {
+        let mut leader = stage.leader("1");
+        leader.ok(text);
+        let pid = backend(&mut leader);
+        drop(leader);
+        assert_ne!(backend(&mut stage.leader("1")), pid, "{} bytes", text.len());
+    }
 }
 
 /// With a token, which makes long texts need no examination.

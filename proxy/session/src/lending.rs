@@ -161,12 +161,9 @@ impl ServerHalf {
             if settings.any(|name| text_settings::decides_meaning(name)) {
                 self.text_settings.on_change();
             }
-            // The worst of all: what no reset removes.
-            *left = statements.fold(*left, |left, statement| match (left, statement.leaves) {
-                (_, Some(Leftover::Process)) => Some(Leftover::Process),
-                (None, new) => new,
-                (left, _) => left,
-            });
+            *left = statements
+                .map(|statement| statement.leaves)
+                .fold(*left, Ord::max);
         }
     }
 

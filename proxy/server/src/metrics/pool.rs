@@ -20,7 +20,7 @@ pub(super) struct PoolTally {
     openings: [Count; 2],
     resets: [Count; 2],
     /// By [`Leftover::ALL`].
-    pins: [Count; 7],
+    pins: [Count; Leftover::ALL.len()],
     pinned: Count,
     waiting: Count,
     /// By [`ServerState::ALL`].

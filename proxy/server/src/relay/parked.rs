@@ -91,7 +91,7 @@ impl Relay {
     /// Whether a reset removes all that a client, which has nothing in flight, has left in its lent server connection.
     pub(super) fn is_reset_enough(&self) -> bool {
         let is_quiet = self.session.may_part() && self.server.upstream.rest() == 0;
-        self.lent.is_some() && is_quiet && self.session.leftover() != Some(Leftover::Process)
+        self.lent.is_some() && is_quiet && self.session.leftover() < Some(Leftover::Unread)
     }
 
     /// Parts the client from its lent server connection, and gives that back, unless it was lost.
