@@ -211,6 +211,13 @@ impl<'a> Judge<'a> {
             self.verdict.errors.extend(errors(&heard));
             if errors(&heard).iter().any(|error| is_refusal(error)) {
                 self.refused(who, cycle, &heard);
+            } else if errors(&heard) == ["26000"]
+                && self.may_be_unknown(who, cycle)
+                && cycle.is_extended()
+            {
+                // What follows in the cycle is skipped here, and changes nothing there.
+                self.fail_too(who, cycle, &heard);
+                self.align(who, &heard);
             } else {
                 self.answered(who, cycle, &heard);
             }
@@ -230,12 +237,7 @@ impl<'a> Judge<'a> {
             ));
         }
         if cycle.is_extended() {
-            let is_done =
-                |message: &&Message| matches!(message.tag, b'1'..=b'3' | b'C' | b'T' | b'n');
-            let done = heard.iter().filter(is_done).count();
-            let mut messages = cycle.messages[..done].to_vec();
-            messages.push(Said::Parse(b"refused".to_vec(), "refused".into()));
-            self.ask(who, &Cycle::extended(Kind::Plain, messages));
+            self.fail_too(who, cycle, heard);
         } else if errors(heard).contains(&"25006".to_owned()) {
             // PostgreSQL has got it, and any Query ends the unnamed statement.
             self.ask(who, &Cycle::query(Kind::Plain, "refused"));
@@ -251,6 +253,22 @@ impl<'a> Judge<'a> {
         self.align(who, heard);
     }
 
+    /// Says directly what was answered before the error, and fails.
+    fn fail_too(&mut self, who: Who, cycle: &Cycle, heard: &[Message]) {
+        let is_done = |message: &&Message| matches!(message.tag, b'1'..=b'3' | b'C' | b'T' | b'n');
+        let done = heard.iter().filter(is_done).count();
+        let mut messages = cycle.messages[..done].to_vec();
+        messages.push(Said::Parse(b"refused".to_vec(), "refused".into()));
+        self.ask(who, &Cycle::extended(Kind::Plain, messages));
+    }
+
+    /// Whether a statement may be unknown that is known directly.
+    fn may_be_unknown(&self, who: Who, cycle: &Cycle) -> bool {
+        let twin = self.twins[who as usize].as_ref();
+        let is_in_doubt = twin.is_some_and(|twin| twin.is_unsettled || twin.has_hidden);
+        is_in_doubt && cycle.kind == Kind::Statement
+    }
+
     fn answered(&mut self, who: Who, cycle: &Cycle, heard: &[Message]) {
         // A transaction that had failed before the takeover says nothing more: only its savepoints are gone.
         let status = self.twins[who as usize].as_ref().map(|twin| twin.status);
@@ -259,7 +277,7 @@ impl<'a> Judge<'a> {
         let Some(twin) = &self.twins[who as usize] else {
             return;
         };
-        let (has_hidden, is_unsettled) = (twin.has_hidden, twin.is_unsettled);
+        let has_hidden = twin.has_hidden;
         let is_same = if twin.has_temporary {
             same_but_for_dates
         } else {
@@ -280,7 +298,7 @@ impl<'a> Judge<'a> {
             Kind::Random => self.is_own_random(who, &row(heard), &row(&direct)),
             Kind::Loose => self.is_between(who, cycle, heard, &direct),
             Kind::Look if has_hidden => self.is_between(who, cycle, heard, &direct),
-            Kind::Statement if is_unsettled || has_hidden => {
+            Kind::Statement if self.may_be_unknown(who, cycle) => {
                 is_same(heard, &direct) || errors(heard) == ["26000"]
             }
             _ => same(heard, &direct),
