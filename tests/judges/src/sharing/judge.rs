@@ -257,8 +257,13 @@ impl<'a> Judge<'a> {
     fn fail_too(&mut self, who: Who, cycle: &Cycle, heard: &[Message]) {
         let is_done = |message: &&Message| matches!(message.tag, b'1'..=b'3' | b'C' | b'T' | b'n');
         let done = heard.iter().filter(is_done).count();
-        let mut messages = cycle.messages[..done].to_vec();
-        messages.push(Said::Parse(b"refused".to_vec(), "refused".into()));
+        self.fail_after(who, &cycle.messages[..done]);
+    }
+
+    /// Fails the direct transaction after these messages. A Query would end the unnamed statement.
+    fn fail_after(&mut self, who: Who, done: &[Said]) {
+        let wrong = Said::Parse(b"refused".to_vec(), "refused".into());
+        let messages = done.iter().cloned().chain([wrong]);
         self.ask(who, &Cycle::extended(Kind::Plain, messages));
     }
 
@@ -399,16 +404,17 @@ impl<'a> Judge<'a> {
         if twin.is_some_and(|twin| twin.may_be_lost) && (status, direct) == (Some(b'E'), Some(b'I'))
         {
             self.ask(who, &Cycle::query(Kind::Plain, "BEGIN"));
-            self.ask(who, &Cycle::query(Kind::Plain, "refused"));
+            self.fail_after(who, &[]);
             return;
         }
-        let sql = match (status, direct) {
-            (Some(b'E'), Some(b'T')) => "refused",
-            (Some(b'I'), Some(b'T' | b'E')) => "ROLLBACK",
-            (status, direct) if status == direct => return,
-            _ => return self.wrong(format!("{who:?} is {status:?}, directly {direct:?}")),
-        };
-        self.ask(who, &Cycle::query(Kind::Plain, sql));
+        match (status, direct) {
+            (Some(b'E'), Some(b'T')) => self.fail_after(who, &[]),
+            (Some(b'I'), Some(b'T' | b'E')) => {
+                self.ask(who, &Cycle::query(Kind::Plain, "ROLLBACK"));
+            }
+            (status, direct) if status == direct => {}
+            _ => self.wrong(format!("{who:?} is {status:?}, directly {direct:?}")),
+        }
     }
 
     /// Notes what a request has changed.
