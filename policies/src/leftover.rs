@@ -18,7 +18,7 @@ use crate::settings::{self, Literal, Setting, literal};
 /// Bit of `DECLARE .. WITH HOLD` (`CURSOR_OPT_HOLD` in PostgreSQL's `parsenodes.h`).
 const WITH_HOLD: i32 = 0x20;
 
-/// A thing that outlives its transaction, in the order of what it costs.
+/// A thing that outlives its transaction. The later ones matter more: what is left by several texts is the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Leftover {
     /// A setting of the session, or its role.

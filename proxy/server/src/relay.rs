@@ -107,7 +107,8 @@ impl Relay {
         }
     }
 
-    /// Declares the tokens of the startup packet, and tells the client that it is ready.
+    /// Declares the tokens of the startup packet, unless this server connection has them already, and tells the client
+    /// that it is ready.
     pub(crate) async fn begin(
         &mut self,
         wanted: Option<&TokenRequest>,
