@@ -279,8 +279,8 @@ impl Session {
         }
     }
 
-    /// Parts the client from its server connection between two transactions. What is [left](Self::leftover) stays, up to
-    /// the next reset.
+    /// Parts the client from its server connection between two transactions. What is [left](Self::leftover) stays there
+    /// up to the next reset.
     ///
     /// # Errors
     ///

@@ -16,3 +16,4 @@ pub mod looks;
 pub mod pooled;
 mod replies;
 pub mod trial;
+mod twin;

@@ -17,34 +17,16 @@ use super::conversation::{Conversation, Cycle, Kind, Who, packet, token};
 use super::pooled::Event;
 use super::replies::{row, same, same_but_for_dates, words};
 use super::trial::Place;
+use super::twin::Twin;
 use crate::mediation::conversation::{Database, Message as Said};
 use crate::mediation::twin::comparable;
-use pgpalisade_test_servers::wire::{Message, Wire, errors, pretty};
+use pgpalisade_test_servers::wire::{Message, errors, pretty};
 
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
     pub violations: Vec<String>,
     pub errors: Vec<String>,
     pub shares: bool,
-}
-
-/// A client's session without the proxy.
-#[derive(Debug)]
-struct Twin {
-    wire: Wire,
-    status: u8,
-    has_hidden: bool,
-    is_unsettled: bool,
-    /// Whether its seed may be gone.
-    is_reseeded: bool,
-    token: Option<u64>,
-    local_token: Option<u64>,
-    /// Whether its transaction, with its savepoints, may be lost.
-    may_be_lost: bool,
-    /// A library.
-    has_loaded: bool,
-    /// Whether there may be a schema for temporary objects.
-    has_temporary: bool,
 }
 
 #[derive(Debug)]
@@ -66,11 +48,6 @@ pub struct Judge<'a> {
 /// Refusals by the fence, or by the mode that it sets.
 fn is_refusal(sqlstate: &str) -> bool {
     sqlstate.starts_with("PF") || matches!(sqlstate, "25006" | "57P01" | "08007")
-}
-
-fn makes_temporary(text: &str) -> bool {
-    let parts = ["TEMP ", "FUNCTION pg_temp", "public.leaves"];
-    parts.into_iter().any(|part| text.contains(part))
 }
 
 impl<'a> Judge<'a> {
@@ -170,18 +147,7 @@ impl<'a> Judge<'a> {
         }
         let key = (Some(who), startup.parameters.clone());
         let wire = self.place.take_twin(&key);
-        self.twins[who as usize] = Some(Twin {
-            wire,
-            status: b'I',
-            has_hidden: false,
-            is_unsettled: false,
-            is_reseeded: false,
-            token,
-            local_token: None,
-            may_be_lost: false,
-            has_loaded: false,
-            has_temporary: false,
-        });
+        self.twins[who as usize] = Some(Twin::new(wire, token));
     }
 
     fn compare(&mut self, who: Who, cycles: &[Cycle], replies: &[Message]) {
@@ -221,7 +187,10 @@ impl<'a> Judge<'a> {
             } else {
                 self.answered(who, cycle, &heard);
             }
-            self.note(who, cycle, &heard);
+            let startup = self.conversation.clients[who as usize].token;
+            if let Some(twin) = &mut self.twins[who as usize] {
+                twin.note(cycle, &heard, startup, self.number);
+            }
         }
     }
 
@@ -267,11 +236,9 @@ impl<'a> Judge<'a> {
         self.ask(who, &Cycle::extended(Kind::Plain, messages));
     }
 
-    /// Whether a statement may be unknown that is known directly.
     fn may_be_unknown(&self, who: Who, cycle: &Cycle) -> bool {
         let twin = self.twins[who as usize].as_ref();
-        let is_in_doubt = twin.is_some_and(|twin| twin.is_unsettled || twin.has_hidden);
-        is_in_doubt && cycle.kind == Kind::Statement
+        cycle.kind == Kind::Statement && twin.is_some_and(Twin::may_not_know)
     }
 
     fn answered(&mut self, who: Who, cycle: &Cycle, heard: &[Message]) {
@@ -414,50 +381,6 @@ impl<'a> Judge<'a> {
             }
             (status, direct) if status == direct => {}
             _ => self.wrong(format!("{who:?} is {status:?}, directly {direct:?}")),
-        }
-    }
-
-    /// Notes what a request has changed.
-    fn note(&mut self, who: Who, cycle: &Cycle, heard: &[Message]) {
-        let failed = !errors(heard).is_empty();
-        let (number, startup) = (self.number, &self.conversation.clients[who as usize]);
-        let of_startup = startup.token.map(|relative| token(relative, number));
-        let Some(twin) = &mut self.twins[who as usize] else {
-            return;
-        };
-        let mut texts = cycle.messages.iter().map(ToString::to_string);
-        twin.has_temporary |= texts.any(|text| makes_temporary(&text));
-        match cycle.kind {
-            Kind::Hidden => {
-                twin.has_hidden = true;
-                twin.is_reseeded = true;
-            }
-            Kind::Unsettling => twin.is_unsettled = true,
-            Kind::Resets => {
-                twin.is_unsettled = true;
-                // Refused if the token of the startup packet is stale.
-                if !failed {
-                    twin.token = of_startup;
-                }
-            }
-            Kind::Loads => twin.has_loaded = true,
-            Kind::Discards if !failed => {
-                twin.has_hidden = false;
-                twin.is_reseeded = true;
-                twin.is_unsettled = false;
-                twin.token = of_startup;
-            }
-            Kind::Declares(relative) if !failed => {
-                twin.token = relative.map(|relative| token(relative, number));
-            }
-            Kind::DeclaresLocally(relative) if !failed => {
-                twin.local_token = Some(token(relative, number));
-            }
-            _ => {}
-        }
-        if heard.last().is_some_and(|ready| ready.body == b"I") {
-            twin.local_token = None;
-            twin.may_be_lost = false;
         }
     }
 
