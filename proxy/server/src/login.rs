@@ -103,8 +103,7 @@ pub(crate) async fn serve_client(
         tracing::info!(%client_addr, user, %end, "a replication connection ended");
         return None;
     }
-    // Boxed because it is as large as a session, which many connections never become.
-    let served = Box::pin(begin(&worker, client, login, begun, listed)).await;
+    let served = begin(&worker, client, login, begun, listed).await;
     drop(pending);
     served.map(|served| (served, place))
 }
@@ -120,6 +119,9 @@ fn socket(worker: &Worker, stream: ClientStream) -> io::Result<Socket> {
 }
 
 /// Begins a session. The client is told that it is ready once its startup packet's tokens are accepted.
+///
+/// Only what declares them is boxed: it is as large as a session, and with a box for every login the heap would have
+/// holes between what sessions keep.
 async fn begin(
     worker: &Rc<Worker>,
     client: Socket,
@@ -133,7 +135,8 @@ async fn begin(
     let relay = match login.service {
         Service::Own(session, established, ready) => {
             let relay = Box::new(Relay::new(client, session, established));
-            begin_with(relay, wanted, &ready, limit.saturating_sub(begun.elapsed())).await?
+            let within = limit.saturating_sub(begun.elapsed());
+            Box::pin(begin_with(relay, wanted, &ready, within)).await?
         }
         Service::Shared(half, seat) => {
             let mut ready = BytesMut::new();
@@ -144,22 +147,33 @@ async fn begin(
                 parked.say(&ready);
                 return Some(Served::Parked(parked));
             };
-            let lending = tokio::select! {
-                lent = parked.lend(declared) => lent,
-                // A connection with a token must not outlive it.
-                _ = listed.end.ordered() => return None,
-            };
-            match lending {
-                Ok(relay) => begin_with(relay, wanted, &ready, limit).await?,
-                Err((parked, error)) => {
-                    parked.refuse(error).await;
-                    return None;
-                }
-            }
+            Box::pin(begin_lent(parked, declared, &ready, limit, listed)).await?
         }
         Service::Replication(..) => return None,
     };
     Some(Served::Bound(relay))
+}
+
+/// Lends a client the server connection of its tokens.
+async fn begin_lent(
+    parked: Parked,
+    declared: &TokenRequest,
+    ready: &[u8],
+    within: Duration,
+    listed: &Arc<ClientEntry>,
+) -> Option<Box<Relay>> {
+    let lending = tokio::select! {
+        lent = parked.lend(declared) => lent,
+        // A connection with a token must not outlive it.
+        _ = listed.end.ordered() => return None,
+    };
+    match lending {
+        Ok(relay) => begin_with(relay, Some(declared), ready, within).await,
+        Err((parked, error)) => {
+            parked.refuse(error).await;
+            None
+        }
+    }
 }
 
 /// Declares the tokens of a startup packet, and tells the client that it is ready.
