@@ -25,9 +25,9 @@ pub(crate) struct BenchPlan {
     pub(crate) window: Duration,
     /// Of `pgbench -S`. With TLS only the second number.
     pub(crate) clients: &'static [u32],
-    /// Clients that share the server connections.
-    pub(crate) sharers: &'static [u32],
-    /// Clients that share them and are idle.
+    /// Clients that share server connections, and the number of those.
+    pub(crate) sharers: &'static [(&'static [u32], u32)],
+    /// Clients that share some and are idle.
     pub(crate) idle_sharers: u32,
     pub(crate) megabytes: u32,
     pub(crate) refusals: u32,
@@ -56,7 +56,7 @@ impl Size {
             rounds: 9,
             window: Duration::from_secs(1),
             clients: &[1, 16, 64],
-            sharers: &[16, 64, 1_000],
+            sharers: &[(&[16, 64], 10), (&[5_000], 50)],
             idle_sharers: 10_000,
             megabytes: 256,
             refusals: 20_000,
@@ -91,7 +91,7 @@ impl Size {
                 rounds: 1,
                 window: Duration::from_millis(200),
                 clients: &[1, 2],
-                sharers: &[12],
+                sharers: &[(&[12], 10)],
                 idle_sharers: 30,
                 megabytes: 1,
                 refusals: 64,

@@ -18,8 +18,8 @@ use crate::ways::{Way, server};
 
 const SCALE: u32 = 10;
 
-/// Server connections that clients share.
-const SHARED: u32 = 10;
+/// Server connections that idle clients share.
+const SHARED_BY_IDLE: u32 = 20;
 
 /// Bytes of a COPY row, with its line feed.
 const ROW: usize = 100;
@@ -63,21 +63,27 @@ pub(crate) fn transactions(plan: &BenchPlan) -> Vec<Record> {
 /// Clients without a token that share server connections. pgbouncer knows prepared statements from 1.21 on, which
 /// Debian does not have.
 pub(crate) fn pooling(plan: &BenchPlan) -> Vec<Record> {
-    let postgres = server(4 * SHARED, &["shared_buffers=256MB"]);
-    let clients_max = plan.sharers.iter().copied().max().unwrap_or_default();
-    pgbench::initialise(&postgres, SCALE);
-    let measure = |reset, protocols| {
-        let ways = Way::sharing(&postgres, clients_max, SHARED, reset);
-        let of = Reads {
-            measurement: Measurement::Pooling,
-            clients: plan.sharers,
-            protocols,
-        };
-        of.records(plan, &ways)
+    let backends = plan.sharers.iter().map(|(_, backends)| backends);
+    // PostgreSQL may not have ended yet those of the ways before.
+    let sessions_max = 4 * backends.max().unwrap_or(&0);
+    let postgres = &server(sessions_max, &["shared_buffers=256MB"]);
+    pgbench::initialise(postgres, SCALE);
+    let measure = |reset, protocols: &'static [_]| {
+        plan.sharers.iter().flat_map(move |(clients, backends)| {
+            let clients_max = clients.iter().copied().max().unwrap_or_default();
+            let ways = Way::sharing(postgres, clients_max, *backends, reset);
+            let of = Reads {
+                measurement: Measurement::Pooling,
+                clients,
+                protocols,
+            };
+            of.records(plan, &ways)
+        })
     };
-    let mut records = measure("auto", &[("simple", "simple"), ("extended", "extended")]);
+    let mut records: Vec<Record> =
+        measure("auto", &[("simple", "simple"), ("extended", "extended")]).collect();
     records.extend(measure("always", &[("simple, reset always", "simple")]));
-    records.extend(idle_sharers(plan, &postgres));
+    records.extend(idle_sharers(plan, postgres));
     records
 }
 
@@ -90,7 +96,7 @@ fn idle_sharers(plan: &BenchPlan, postgres: &Postgres) -> Vec<Record> {
         number,
         round: 1,
     };
-    let ways = Way::sharing(postgres, number, 2 * SHARED, "always");
+    let ways = Way::sharing(postgres, number, SHARED_BY_IDLE, "always");
     let records = ways.iter().flat_map(|way| {
         eprintln!(
             "Pooling: {} idle, {}",
