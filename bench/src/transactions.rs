@@ -1,6 +1,7 @@
 //! `pgbench -S` and COPY over all ways in turn, and refused writes.
 
 use std::fs;
+use std::process::Command;
 use std::time::Instant;
 
 use pgpalisade_fence::readable::counted;
@@ -60,15 +61,14 @@ pub(crate) fn transactions(plan: &BenchPlan) -> Vec<Record> {
     of.records(plan, &ways)
 }
 
-/// Clients without a token that share server connections. pgbouncer knows prepared statements from 1.21 on, which
-/// Debian does not have.
+/// Clients without a token that share server connections.
 pub(crate) fn pooling(plan: &BenchPlan) -> Vec<Record> {
     let backends = plan.sharers.iter().map(|(_, backends)| backends);
     // PostgreSQL may not have ended yet those of the ways before.
     let sessions_max = 4 * backends.max().unwrap_or(&0);
     let postgres = &server(sessions_max, &["shared_buffers=256MB"]);
     pgbench::initialise(postgres, SCALE);
-    let measure = |reset, protocols: &'static [_]| {
+    let measure = |reset, protocols| {
         plan.sharers.iter().flat_map(move |(clients, backends)| {
             let clients_max = clients.iter().copied().max().unwrap_or_default();
             let ways = Way::sharing(postgres, clients_max, *backends, reset);
@@ -80,11 +80,30 @@ pub(crate) fn pooling(plan: &BenchPlan) -> Vec<Record> {
             of.records(plan, &ways)
         })
     };
-    let mut records: Vec<Record> =
-        measure("auto", &[("simple", "simple"), ("extended", "extended")]).collect();
+    let mut known = vec![("simple", "simple"), ("extended", "extended")];
+    if pgbouncer_prepares() {
+        known.push(("prepared", "prepared"));
+    }
+    let mut records: Vec<Record> = measure("auto", &known).collect();
     records.extend(measure("always", &[("simple, reset always", "simple")]));
     records.extend(idle_sharers(plan, postgres));
     records
+}
+
+/// pgbouncer knows prepared statements of shared connections from 1.21 on, which Debian 12 does not have.
+fn pgbouncer_prepares() -> bool {
+    let said = Command::new("pgbouncer")
+        .arg("-V")
+        .output()
+        .expect("run pgbouncer")
+        .stdout;
+    let said = String::from_utf8_lossy(&said);
+    let minor = said
+        .strip_prefix("PgBouncer 1.")
+        .and_then(|rest| rest.split('.').next());
+    minor
+        .and_then(|minor| minor.parse().ok())
+        .is_some_and(|minor: u32| minor >= 21)
 }
 
 /// Memory for each client, once all have run a query.
