@@ -120,8 +120,7 @@ fn socket(worker: &Worker, stream: ClientStream) -> io::Result<Socket> {
 
 /// Begins a session. The client is told that it is ready once its startup packet's tokens are accepted.
 ///
-/// Only what declares them is boxed: it is as large as a session, and with a box for every login the heap would have
-/// holes between what sessions keep.
+/// Only what declares them is boxed: it is as large as a session.
 async fn begin(
     worker: &Rc<Worker>,
     client: Socket,

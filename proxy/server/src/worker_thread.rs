@@ -160,7 +160,8 @@ async fn run(worker: Worker, mut jobs: mpsc::Receiver<Accepted>, connections: Ar
                 .connected
                 .enter(accepted.client_addr, accepted.grant.clone()),
         );
-        tracker.spawn_local(async move {
+        // Boxed because tasks are aligned: glibc would not reuse the room of one as large as a login for the next.
+        tracker.spawn_local(Box::pin(async move {
             let served = login::serve_client(worker, accepted, counted.2.entry());
             if let Some((session, place)) = served.await {
                 // A separate task has the size of a session, not of a login.
@@ -169,7 +170,7 @@ async fn run(worker: Worker, mut jobs: mpsc::Receiver<Accepted>, connections: Ar
                     drop((place, counted));
                 });
             }
-        });
+        }));
     }
     worker.stopping.set(true);
     worker.drain.cancel();
