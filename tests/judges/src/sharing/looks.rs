@@ -8,6 +8,9 @@ const SETTINGS: &str = "
     WHERE name <> ALL ('{default_transaction_read_only,transaction_read_only,tcp_keepalives_count,
         tcp_keepalives_idle,tcp_keepalives_interval,tcp_user_timeout}')";
 
+/// What the look at prepared statements says of one that a client prepared by the protocol.
+pub(super) const OWN_STATEMENT: &str = "SELECT.'%-f";
+
 const LOOKS: [(Kind, &str); 19] = [
     (Kind::Look, SETTINGS),
     // One row for each: what was left unseen may be gone, and the other not.
@@ -24,8 +27,8 @@ const LOOKS: [(Kind, &str); 19] = [
         Kind::Token,
         "SELECT coalesce(current_setting('fencing.token', true), '')",
     ),
-    // A statement that is missing there is parsed when it is used, and one that was replaced elsewhere may be there.
-    // The front of its text says whose it is.
+    // A statement that is missing there is parsed when it is used, and one that was replaced or closed elsewhere may
+    // be there. The front of its text says whose it is.
     (
         Kind::Loose,
         "SELECT DISTINCT concat_ws('-', left(replace(statement, ' ', '.'), 9), from_sql) FROM pg_prepared_statements",
