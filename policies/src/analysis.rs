@@ -168,6 +168,13 @@ impl Analysis {
         Self::new(statements.collect())
     }
 
+    /// What matters most of what the statements leave.
+    #[must_use]
+    pub fn leaves(&self) -> Option<Leftover> {
+        let leaves = self.statements.iter().map(|statement| statement.leaves);
+        leaves.max().flatten()
+    }
+
     /// Strongest class of the statements.
     #[must_use]
     pub fn class(&self) -> Class {

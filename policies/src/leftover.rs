@@ -8,9 +8,10 @@ use std::ops::Range;
 
 use pg_query::NodeEnum;
 use pg_query::protobuf::{
-    Node, OnCommitAction, RangeVar, SelectStmt, VariableSetKind, VariableSetStmt,
+    DoStmt, Node, OnCommitAction, RangeVar, SelectStmt, VariableSetKind, VariableSetStmt,
 };
 
+use crate::control::Control;
 use crate::effects::{Effects, Tables};
 use crate::set_config;
 use crate::settings::{self, Literal, Setting, literal};
@@ -41,6 +42,12 @@ pub enum Leftover {
 }
 
 impl Leftover {
+    /// Whether it may be there after a reset.
+    #[must_use]
+    pub fn outlives_resets(self) -> bool {
+        self >= Self::Unread
+    }
+
     pub const ALL: [Self; 8] = [
         Self::Setting,
         Self::Statement,
@@ -168,7 +175,7 @@ fn is_utf8(set: &VariableSetStmt) -> bool {
     matches!(&*name, b"utf8" | b"unicode")
 }
 
-pub(crate) fn of(node: &NodeEnum, effects: &Effects) -> Option<Leftover> {
+pub(crate) fn of(node: &NodeEnum, effects: &Effects, controls: &[Control]) -> Option<Leftover> {
     use NodeEnum as N;
     let temporary = |is: bool| is.then_some(Leftover::Temporary);
     let seen = match node {
@@ -177,9 +184,19 @@ pub(crate) fn of(node: &NodeEnum, effects: &Effects) -> Option<Leftover> {
         // ANALYZE runs it.
         N::ExplainStmt(explain) => {
             let query = explain.query.as_ref().and_then(|query| query.node.as_ref());
-            query.and_then(|query| of(query, effects))
+            query.and_then(|query| of(query, effects, controls))
         }
-        N::PrepareStmt(_) => Some(Leftover::Statement),
+        N::PrepareStmt(prepare) => {
+            let query = prepare.query.as_ref().and_then(|query| query.node.as_ref());
+            let run = controls.iter().find_map(|control| match control {
+                Control::Prepare { effects, .. } => Some(effects),
+                _ => None,
+            });
+            // What EXECUTE leaves.
+            let left = query.zip(run).and_then(|(query, run)| of(query, run, &[]));
+            left.max(Some(Leftover::Statement))
+        }
+        N::DoStmt(block) => of_block(block),
         N::DeclareCursorStmt(declare) => {
             (declare.options & WITH_HOLD != 0).then_some(Leftover::Cursor)
         }
@@ -203,7 +220,27 @@ pub(crate) fn of(node: &NodeEnum, effects: &Effects) -> Option<Leftover> {
         N::CreateSeqStmt(create) => temporary(is_temporary(create.sequence.as_ref(), KEPT)),
         _ => None,
     };
-    seen.or_else(|| of_functions(node, effects))
+    seen.max(of_functions(node, effects))
+}
+
+/// What the words of a DO block leave that no reset removes.
+fn of_block(block: &DoStmt) -> Option<Leftover> {
+    let bodies = block.args.iter().filter_map(|arg| match &arg.node {
+        Some(NodeEnum::DefElem(element)) => element.arg.as_ref()?.node.as_ref(),
+        _ => None,
+    });
+    let mut words = bodies.flat_map(|body| match body {
+        NodeEnum::String(body) => body
+            .sval
+            .split(|letter: char| !(letter.is_alphanumeric() || letter == '_'))
+            .collect(),
+        _ => Vec::new(),
+    });
+    let lasts = |word: &str| {
+        word.eq_ignore_ascii_case("load")
+            || of_name(&word.to_ascii_lowercase()) == Some(Leftover::Process)
+    };
+    words.any(lasts).then_some(Leftover::Process)
 }
 
 const KEPT: i32 = OnCommitAction::OncommitNoop as i32;
@@ -256,9 +293,9 @@ fn is_ours(name: &str) -> bool {
     )
 }
 
-/// What the functions of a statement leave, in any schema: another function of the name costs only the connection.
-fn of_functions(node: &NodeEnum, effects: &Effects) -> Option<Leftover> {
-    let of_name = |name: &str| match name {
+/// What a function of this name leaves, in any schema: another function of the name costs only the connection.
+fn of_name(name: &str) -> Option<Leftover> {
+    match name {
         "pg_advisory_lock"
         | "pg_advisory_lock_shared"
         | "pg_try_advisory_lock"
@@ -274,21 +311,22 @@ fn of_functions(node: &NodeEnum, effects: &Effects) -> Option<Leftover> {
         | "pg_start_backup" => Some(Leftover::Process),
         "setseed" => Some(Leftover::Setting),
         _ => None,
+    }
+}
+
+fn of_functions(node: &NodeEnum, effects: &Effects) -> Option<Leftover> {
+    let functions = effects.functions.iter();
+    let of_function = functions
+        .filter_map(|function| of_name(&function.name))
+        .max();
+    let is_set = effects.settings.iter().any(|name| !is_ours(name));
+    // An UPDATE of this view sets what it shows.
+    let is_view = match &effects.writes {
+        Tables::Named(names) => names.iter().any(|name| &*name.name == "pg_settings"),
+        Tables::Unknown => false,
     };
-    let mut functions = effects.functions.iter();
-    let of_function = functions.find_map(|function| of_name(&function.name));
-    of_function.or_else(|| {
-        let is_set = effects.settings.iter().any(|name| !is_ours(name));
-        // An UPDATE of this view sets what it shows.
-        let view = |tables: &Tables| match tables {
-            Tables::Named(names) => names.iter().any(|name| &*name.name == "pg_settings"),
-            Tables::Unknown => false,
-        };
-        if view(&effects.writes) {
-            return Some(Leftover::Setting);
-        }
-        (is_set && !sets_only_locally(node)).then_some(Leftover::Setting)
-    })
+    let sets = is_view || (is_set && !sets_only_locally(node));
+    of_function.max(sets.then_some(Leftover::Setting))
 }
 
 /// Whether a SELECT is nothing but calls of set_config whose last argument is `true`.
@@ -403,6 +441,37 @@ mod tests {
             ("NOTIFY c", None),
             ("UNLISTEN *", None),
             ("LOAD 'x'", Some(Leftover::Process)),
+            ("DO 'BEGIN PERFORM 1; END'", None),
+            ("DO 'BEGIN LOAD ''x''; END'", Some(Leftover::Process)),
+            (
+                "DO LANGUAGE plpgsql $$BEGIN PERFORM public.DBLINK_CONNECT('c', ''); END$$",
+                Some(Leftover::Process),
+            ),
+            (
+                "DO 'BEGIN INSERT INTO downloads (payload) SELECT 1; END'",
+                None,
+            ),
+            // What outlives a reset counts, whatever else is there.
+            (
+                "CREATE TEMP TABLE t AS SELECT dblink_connect('c', '')",
+                Some(Leftover::Process),
+            ),
+            (
+                "DECLARE c CURSOR WITH HOLD FOR SELECT dblink_connect('c', '')",
+                Some(Leftover::Process),
+            ),
+            (
+                "SELECT pg_advisory_lock(1), public.dblink_connect('c', '')",
+                Some(Leftover::Process),
+            ),
+            (
+                "EXPLAIN ANALYZE SELECT pg_advisory_lock(1), pg_replication_origin_session_setup('o')",
+                Some(Leftover::Process),
+            ),
+            (
+                "PREPARE s AS SELECT dblink_connect('c', '')",
+                Some(Leftover::Process),
+            ),
             ("CREATE TABLE t (a int)", None),
             ("CREATE TEMP TABLE t (a int)", Some(Leftover::Temporary)),
             ("CREATE TABLE pg_temp.t (a int)", Some(Leftover::Temporary)),

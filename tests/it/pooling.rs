@@ -13,7 +13,7 @@ use pgpalisade_test_servers::machine::{Signal, wait_until};
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::stage::Stage;
 use pgpalisade_test_servers::wire::{
-    Batch, PROTOCOL_3_0, PROTOCOL_3_2, Wire, assert_error, cancel_request, tags, trusted,
+    Batch, PROTOCOL_3_0, PROTOCOL_3_2, Wire, assert_error, cancel_request, errors, tags, trusted,
 };
 
 /// Time in which a message arrives.
@@ -203,6 +203,58 @@ fn a_client_that_leaves_gives_back_what_it_kept() {
         let pid = backend(&mut leader);
         drop(leader);
         assert_ne!(backend(&mut stage.leader("1")), pid, "{} bytes", text.len());
+    }
+}
+
+/// A replication origin, which would mark the writes of others, with something lesser or behind a name.
+#[test]
+fn what_outlives_resets_is_not_hidden() {
+    let stage = scarce("5s");
+    stage
+        .postgres
+        .sql("SELECT pg_replication_origin_create('o')");
+    const TAKES: &str = "SELECT 1 AS n FROM pg_replication_origin_session_setup('o')";
+    let parsed = |name: &str| Batch::new().parse(name, TAKES).sync();
+    let query = |sql: String| Batch::new().query(&sql);
+    let comment = "x".repeat(2 << 20);
+    let ways = [
+        vec![query(format!("/*{comment}*/ {TAKES}"))],
+        vec![query(TAKES.replace("1 AS n", "pg_advisory_lock(1)"))],
+        vec![query(format!("CREATE TEMP TABLE t AS {TAKES}"))],
+        vec![query(format!("DECLARE c CURSOR WITH HOLD FOR {TAKES}"))],
+        vec![
+            query(format!("PREPARE s AS {TAKES}")),
+            query("EXECUTE s".to_owned()),
+        ],
+        vec![parsed("s"), query("EXECUTE s".to_owned())],
+        vec![
+            parsed("é"),
+            Batch::new().bind("", "é", &[]).execute("", 0).sync(),
+        ],
+        vec![query(format!(
+            "DO $$BEGIN PERFORM n FROM ({TAKES}) AS t; END$$"
+        ))],
+        vec![Batch::new().function_call(6006, &["o"])],
+    ];
+    for (nth, way) in ways.iter().enumerate() {
+        for discards in [false, true] {
+            let mut leader = stage.leader("1");
+            let pid = backend(&mut leader);
+            for batch in way {
+                assert!(errors(&leader.run_all(batch)).is_empty(), "{nth}");
+            }
+            if discards {
+                leader.ok("DISCARD ALL");
+                // Another client would get it now.
+                leader.ok("SELECT 1");
+            }
+            let has = format!("SELECT pid FROM pg_stat_activity WHERE pid = {pid}");
+            drop(leader);
+            assert_ne!(backend(&mut stage.leader("1")), pid, "{nth} {discards}");
+            wait_until("the process to end", || {
+                stage.postgres.value(&has).is_empty()
+            });
+        }
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) fn statement(raw: &RawStmt, text: &str) -> Result<Statement, UnknownS
         computes => computes,
     };
     let effects = found.effects();
-    let leaves = leftover::of(node, &effects);
+    let leaves = leftover::of(node, &effects, &controls);
     let assigns = leftover::assignment(node, place(raw, text)).filter(|_| controls.is_empty());
     let commits_inside = match effects.class {
         Class::Read => CommitsInside::No,

@@ -75,6 +75,7 @@ impl Session {
         if let Some(prerequisite) = self.publish_first(&verdict) {
             return Err(Action::Need(prerequisite));
         }
+        self.server.note_parse(&verdict);
         let keeps = verdict.class() == Class::Write;
         let excerpt = text.ok().filter(|_| keeps).map(|text| excerpt(text).into());
         let scan = match (self.server.tenancy, text) {

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use pgpalisade_policies::{
-    Analysis, Category, Class, Effects, Opaque, Tables, VerdictCache, reads_large_objects,
+    Analysis, Category, Class, Effects, Leftover, Opaque, Tables, VerdictCache, reads_large_objects,
 };
 
 use super::action::{Action, Prerequisite, Refused};
@@ -193,6 +193,7 @@ impl Session {
         } else {
             self.server.is_discarded = false;
             self.server.note_setting();
+            self.server.keep(Leftover::Unread);
         }
         self.decide_effects(
             frame.header,

@@ -130,22 +130,29 @@ impl ServerHalf {
     /// Notes DISCARD ALL, or a reset.
     pub(super) fn forget_leftover(&mut self) {
         if let Tenancy::Lent(left) = &mut self.tenancy {
-            left.take_if(|left| *left != Leftover::Process);
+            left.take_if(|left| !left.outlives_resets());
             self.text_settings.on_reset();
         }
     }
 
     /// Notes that a setting of the session may have changed.
     pub(super) fn note_setting(&mut self) {
-        self.keep_setting();
+        self.keep(Leftover::Setting);
         self.text_settings.on_change();
     }
 
-    /// Notes that the client keeps the server connection for a setting.
-    pub(super) fn keep_setting(&mut self) {
+    /// Notes for what the client keeps the server connection.
+    pub(super) fn keep(&mut self, kept: Leftover) {
         self.has_run_more_than_reads = true;
         if let Tenancy::Lent(left) = &mut self.tenancy {
-            left.get_or_insert(Leftover::Setting);
+            *left = (*left).max(Some(kept));
+        }
+    }
+
+    /// Notes a statement that is parsed here. EXECUTE and FETCH may run it, too, whatever is known of its name.
+    pub(super) fn note_parse(&mut self, verdict: &Analysis) {
+        if let Some(left) = verdict.leaves().filter(|left| left.outlives_resets()) {
+            self.keep(left);
         }
     }
 
@@ -155,15 +162,11 @@ impl ServerHalf {
         self.has_run_more_than_reads |= !verdict.only_reads();
         if let Tenancy::Lent(left) = &mut self.tenancy {
             let statements = verdict.statements.iter();
-            let mut settings = statements
-                .clone()
-                .flat_map(|statement| &statement.effects.settings);
+            let mut settings = statements.flat_map(|statement| &statement.effects.settings);
             if settings.any(|name| text_settings::decides_meaning(name)) {
                 self.text_settings.on_change();
             }
-            *left = statements
-                .map(|statement| statement.leaves)
-                .fold(*left, Ord::max);
+            *left = (*left).max(verdict.leaves());
         }
     }
 

@@ -119,6 +119,7 @@ impl Session {
         if let Some(prerequisite) = self.publish_first(&statement.verdict) {
             return Err(Action::Need(prerequisite));
         }
+        self.server.note_parse(&statement.verdict);
         let meaning = PreparedText::Classified(Arc::clone(&statement));
         let mut parse = InFlight::new(Request::Parse, Origin::ParsedAgain, None);
         parse.name = NameChange::set(name, meaning.clone());

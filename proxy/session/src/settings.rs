@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use pgpalisade_policies::{Analysis, Assignment, Control, Statement};
+use pgpalisade_policies::{Analysis, Assignment, Control, Leftover, Statement};
 
 use super::Session;
 use super::in_flight::Request;
@@ -188,7 +188,7 @@ impl Session {
         if !self.client.settings.pending.is_empty() {
             self.client.settings.drop_pending();
             if self.client.state.status() != TransactionStatus::Idle {
-                self.server.keep_setting();
+                self.server.keep(Leftover::Setting);
             }
         }
     }
@@ -227,7 +227,7 @@ impl Session {
         }
         if settings.strayed.len() > KEPT_MAX {
             settings.strayed.clear();
-            self.server.keep_setting();
+            self.server.keep(Leftover::Setting);
         }
     }
 
@@ -250,7 +250,7 @@ impl Session {
             .drain(..)
             .any(|(_, reported)| reported != Reported::Again)
         {
-            self.server.keep_setting();
+            self.server.keep(Leftover::Setting);
         }
     }
 }

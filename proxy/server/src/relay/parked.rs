@@ -91,7 +91,11 @@ impl Relay {
     /// Whether a reset removes all that a client, which has nothing in flight, has left in its lent server connection.
     pub(super) fn is_reset_enough(&self) -> bool {
         let is_quiet = self.session.may_part() && self.server.upstream.rest() == 0;
-        self.lent.is_some() && is_quiet && self.session.leftover() < Some(Leftover::Unread)
+        let outlives = self
+            .session
+            .leftover()
+            .is_some_and(Leftover::outlives_resets);
+        self.lent.is_some() && is_quiet && !outlives
     }
 
     /// Parts the client from its lent server connection, and gives that back, unless it was lost.
