@@ -162,6 +162,8 @@ async fn begin_lent(
     listed: &Arc<ClientEntry>,
 ) -> Option<Box<Relay>> {
     let lending = tokio::select! {
+        // First, because a connection that has been handed over must not be dropped unseen.
+        biased;
         lent = parked.lend(declared) => lent,
         // A connection with a token must not outlive it.
         _ = listed.end.ordered() => return None,

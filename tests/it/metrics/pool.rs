@@ -1,10 +1,12 @@
 //! Server connections that clients share.
 
+use std::time::{Duration, Instant};
+
 use pgpalisade_test_servers::http::Http;
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::Proxy;
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::Batch;
+use pgpalisade_test_servers::wire::{Batch, PROTOCOL_3_0, Wire, trusted};
 
 use super::{DECLARED, SETUP, wait_until};
 
@@ -54,6 +56,23 @@ fn waits_pins_openings_and_resets_are_counted() {
     let openings = |result: &str| format!("pgpalisade_pool_openings_total{{result=\"{result}\"}}");
     assert_eq!(seen.of(&openings("done")), 2.0);
     assert_eq!(seen.of(&openings("failed")), 0.0);
+}
+
+#[test]
+fn a_login_that_is_given_up_waits_no_longer() {
+    let (http, stage) = stage();
+    let (mut busy, mut keeper) = (stage.plain(), stage.plain());
+    busy.ok("BEGIN; SELECT 1");
+    keeper.ok("LISTEN c");
+    // Of another application, so that it needs a connection of its own.
+    let mut other = Wire::connect(&stage.proxy.endpoint());
+    other.startup(PROTOCOL_3_0, &trusted(&[("application_name", "other")]));
+    wait_until(http, "pgpalisade_pool_waiting", 1.0);
+    let since = Instant::now();
+    drop(other);
+    wait_until(http, "pgpalisade_pool_waiting", 0.0);
+    // `backends.wait` is 15 s.
+    assert!(since.elapsed() < Duration::from_secs(10));
 }
 
 #[test]

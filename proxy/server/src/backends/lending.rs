@@ -259,10 +259,27 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        if let Some(backends) = &self.worker.backends {
-            backends.waiting.borrow_mut().remove(&self.client);
-            backends.decide(&self.worker, |pool, _| pool.left(self.client));
-        }
+        leave(&self.worker, self.client);
+    }
+}
+
+/// A client's login while it may wait for a server connection.
+struct LoginWait<'a> {
+    worker: &'a Rc<Worker>,
+    client: ClientId,
+}
+
+impl Drop for LoginWait<'_> {
+    fn drop(&mut self) {
+        leave(self.worker, self.client);
+    }
+}
+
+/// Takes a client out of the pool, and out of its queue.
+fn leave(worker: &Rc<Worker>, client: ClientId) {
+    if let Some(backends) = &worker.backends {
+        backends.waiting.borrow_mut().remove(&client);
+        backends.decide(worker, |pool, _| pool.left(client));
     }
 }
 
@@ -296,13 +313,13 @@ pub(crate) async fn try_login(
     let Some(backends) = &worker.backends else {
         return Err(OpenError::Closed);
     };
+    let _wait = LoginWait { worker, client };
     let handed = borrow(worker, client, login, None).await?;
     let (id, residue) = (handed.id, handed.residue);
     let greeting = Arc::clone(&handed.backend.greeting);
     backends.idle.borrow_mut().insert(id, handed.backend);
     backends.decide(worker, |pool, now| {
         pool.given_back(now, id, Access::ReadOnly, residue);
-        pool.left(client);
     });
     Ok(greeting)
 }

@@ -257,11 +257,12 @@ impl Parked {
         };
         let mut lending = pin!(lending);
         poll_fn(|cx| {
-            look_for_end(client, half, cx)?;
-            match lending.as_mut().poll(cx) {
-                Poll::Ready(lent) => Poll::Ready(Ok(lent)),
-                Poll::Pending => client.poll_leave(cx).map(Err),
+            // First, because a connection that has been handed over must not be dropped unseen.
+            if let Poll::Ready(lent) = lending.as_mut().poll(cx) {
+                return Poll::Ready(Ok(lent));
             }
+            look_for_end(client, half, cx)?;
+            client.poll_leave(cx).map(Err)
         })
         .await
     }
