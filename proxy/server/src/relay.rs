@@ -115,10 +115,10 @@ impl Relay {
         ready: &[u8],
     ) -> Result<(), NotBegun> {
         self.take_over().await;
-        if let Some(wanted) = wanted {
-            if !self.session.has_accepted(wanted)
-                && let Met::Refused(rejection) = self.obtain(wanted, None).await?
-            {
+        if let Some(wanted) = wanted
+            && !self.session.start_with(wanted)
+        {
+            if let Met::Refused(rejection) = self.obtain(wanted, None).await? {
                 self.session.record_refused_login(&rejection);
                 self.put_output();
                 return Err(NotBegun::Refused(rejection));

@@ -199,11 +199,11 @@ impl ServerHalf {
         self.forget_leftover();
     }
 
-    /// Whether the register may have it at a token that is not among [the accepted ones](Self::accepted): a
-    /// declaration has failed. It is to be closed, because a takeover may end it.
+    /// Whether the register may have it at more than the last of [the accepted tokens](Self::accepted). It is to be
+    /// closed, because a takeover that does not concern its next client may end it.
     #[must_use]
-    pub fn is_in_doubt(&self) -> bool {
-        self.registration.is_in_doubt()
+    pub const fn exceeds_last_tokens(&self) -> bool {
+        self.registration.exceeds_last()
     }
 }
 

@@ -124,8 +124,9 @@ pub(super) struct Registration {
     /// it. A lower one must not be declared, because a takeover would spare the session.
     unanswered: Vec<(Scope, Token)>,
     declared: Vec<(Scope, Token)>,
-    /// Whether a declaration has failed: the authority may have accepted it before the barrier failed.
-    has_failed: bool,
+    /// Whether the register may have the session at more than the tokens accepted last: earlier ones are of another
+    /// scope, or a declaration has failed, which the authority may have accepted before the barrier failed.
+    exceeds_last: bool,
     /// Accepted declarations, which number the takes. A take repeated before the next one counts as the same, because
     /// its answer may have been lost.
     takes: u64,
@@ -141,9 +142,9 @@ impl Registration {
         &self.accepted
     }
 
-    /// Whether the session may be registered at a token that was not accepted.
-    pub(super) const fn is_in_doubt(&self) -> bool {
-        self.has_failed
+    /// Whether the register may have the session at more than the tokens accepted last.
+    pub(super) const fn exceeds_last(&self) -> bool {
+        self.exceeds_last
     }
 
     /// Last declared token of each scope, whatever the result: the register may have the session at it.
@@ -168,6 +169,9 @@ impl Registration {
     }
 
     fn add(&mut self, held: Arc<HeldTokens>, value: &TokenValue) {
+        let is_left = |earlier: &HeldToken| held.token_of(earlier.mark.scope()).is_none();
+        let mut earlier = self.accepted.iter().flat_map(|earlier| earlier.tokens());
+        self.exceeds_last |= earlier.any(is_left);
         self.accepted
             .retain(|held| held.stale().is_none() && !held.is_for(value));
         if self.accepted.len() >= ACCEPTED_MAX {
@@ -270,7 +274,7 @@ impl Session {
                 None
             }
             Err(rejection) => {
-                self.server.registration.has_failed = true;
+                self.server.registration.exceeds_last = true;
                 if rejection.kind == RejectionKind::AuthorityUnavailable {
                     let noted = self.server.registration.note_unanswered(&wanted.value);
                     if noted.is_err() || self.may_be_replaced(&wanted.value) {
@@ -288,12 +292,7 @@ impl Session {
         }
     }
 
-    /// Whether these tokens were accepted for the server connection, and still count.
-    #[must_use]
-    pub fn has_accepted(&self, wanted: &TokenRequest) -> bool {
-        self.accepted(wanted).is_some()
-    }
-
+    /// Tokens of a request that were accepted for the server connection, and still count.
     fn accepted(&self, wanted: &TokenRequest) -> Option<&Arc<HeldTokens>> {
         let fence = &self.client.fence;
         let counts = |held: &HeldTokens| {
@@ -304,11 +303,13 @@ impl Session {
         accepted.find(|held| held.is_for(&wanted.value) && counts(held))
     }
 
-    /// Puts the tokens of the startup packet, or of the listener, in force, and makes RESET return to them.
-    pub fn start_with(&mut self, wanted: &TokenRequest) {
-        let held = match self.prepared.take() {
-            Some(done) => done.obtained.flatten(),
-            None => self.accepted(wanted).cloned(),
+    /// Puts the tokens of the startup packet, or of the listener, in force, and makes RESET return to them. Returns
+    /// whether they could be: they have just been accepted for the server connection, or were before, and still count.
+    pub fn start_with(&mut self, wanted: &TokenRequest) -> bool {
+        let held = match (self.prepared.take(), self.accepted(wanted)) {
+            (Some(done), _) => done.obtained.flatten(),
+            (None, Some(held)) => Some(Arc::clone(held)),
+            (None, None) => return false,
         };
         // The startup packet of a lent server connection has told it of none.
         let text = if self.client.fence.is_given_tokens() || self.is_lent() {
@@ -317,6 +318,7 @@ impl Session {
             ServerText::of(&wanted.value)
         };
         self.client.state.start_with(held, text);
+        true
     }
 
     /// Accepts tokens. The message that they are for is then decided again.

@@ -227,7 +227,7 @@ impl Seat {
     /// Gives a server connection back. One that a cancel request may still reach is closed.
     pub(crate) fn give_back(&self, mut lent: Lent, half: Box<ServerHalf>, side: Box<ServerSide>) {
         self.cancel_key.release();
-        if lent.cancellable.is_cancelled() || half.is_in_doubt() || side.is_deposed() {
+        if lent.cancellable.is_cancelled() || half.exceeds_last_tokens() || side.is_deposed() {
             return;
         }
         let (Some(backends), Some(id)) = (&self.worker.backends, lent.id.take()) else {

@@ -181,7 +181,7 @@ impl<'a> Driver<'a> {
         }
         let unused = subject::session(self.fence.clone());
         let half = match std::mem::replace(&mut self.session, unused).part() {
-            Ok((client, server)) if !server.is_in_doubt() => (client, server),
+            Ok((client, server)) if !server.exceeds_last_tokens() => (client, server),
             Ok((client, server)) => {
                 self.session = Session::lend(client, server);
                 return None;
