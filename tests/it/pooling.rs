@@ -2,6 +2,7 @@
 //! client.
 
 mod held_back;
+mod lending;
 mod lost_server;
 mod resets;
 mod settings;

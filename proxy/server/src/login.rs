@@ -146,35 +146,15 @@ async fn begin(
                 parked.say(&ready);
                 return Some(Served::Parked(parked));
             };
-            Box::pin(begin_lent(parked, declared, &ready, limit, listed)).await?
+            let lent = async move {
+                let relay = parked.lend(declared).await?;
+                begin_with(relay, wanted, &ready, limit).await
+            };
+            Box::pin(lent).await?
         }
         Service::Replication(..) => return None,
     };
     Some(Served::Bound(relay))
-}
-
-/// Lends a client the server connection of its tokens.
-async fn begin_lent(
-    parked: Parked,
-    declared: &TokenRequest,
-    ready: &[u8],
-    within: Duration,
-    listed: &Arc<ClientEntry>,
-) -> Option<Box<Relay>> {
-    let lending = tokio::select! {
-        // First, because a connection that has been handed over must not be dropped unseen.
-        biased;
-        lent = parked.lend(declared) => lent,
-        // A connection with a token must not outlive it.
-        _ = listed.end.ordered() => return None,
-    };
-    match lending {
-        Ok(relay) => begin_with(relay, Some(declared), ready, within).await,
-        Err((parked, error)) => {
-            parked.refuse(error).await;
-            None
-        }
-    }
 }
 
 /// Declares the tokens of a startup packet, and tells the client that it is ready.

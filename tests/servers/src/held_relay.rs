@@ -8,6 +8,10 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Time between two parts of what is released.
+const MOMENT: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -26,6 +30,8 @@ struct Valve {
 struct ValveState {
     holds: bool,
     held_bytes: usize,
+    /// Bytes that follow the others a moment later, once these are released.
+    late_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -108,9 +114,15 @@ impl HeldRelay {
     }
 
     pub fn release(&self, direction: Direction) {
+        self.release_in_two(direction, 0);
+    }
+
+    /// Releases all that has come, its last bytes a moment after the others.
+    pub fn release_in_two(&self, direction: Direction, late_bytes: usize) {
         self.each(|connection| {
             let valve = connection.valve(direction);
-            valve.state.lock().expect("valve").holds = false;
+            let mut state = valve.state.lock().expect("valve");
+            (state.holds, state.late_bytes) = (false, late_bytes);
             valve.changed.notify_all();
         });
     }
@@ -173,15 +185,25 @@ fn relay(client: TcpStream, server: TcpStream) -> Connection {
 fn pump(mut from: TcpStream, mut to: TcpStream, valve: Arc<Valve>) {
     std::thread::spawn(move || {
         let mut buffer = vec![0; 65_536];
-        while let Ok(read) = from.read(&mut buffer) {
+        while let Ok(mut read) = from.read(&mut buffer) {
             let mut state = valve.state.lock().expect("valve");
             state.held_bytes += read;
             while state.holds {
                 state = valve.changed.wait(state).expect("valve");
             }
             state.held_bytes -= read;
+            let late = std::mem::take(&mut state.late_bytes);
             drop(state);
-            if read == 0 || to.write_all(&buffer[..read]).is_err() {
+            if late > 0 {
+                read += from.read(&mut buffer[read..]).unwrap_or_default();
+            }
+            let (first, last) = buffer[..read].split_at(read.saturating_sub(late));
+            let mut sent = to.write_all(first);
+            if late > 0 {
+                std::thread::sleep(MOMENT);
+                sent = sent.and_then(|()| to.write_all(last));
+            }
+            if read == 0 || sent.is_err() {
                 break;
             }
         }

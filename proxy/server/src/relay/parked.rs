@@ -74,7 +74,7 @@ impl Relay {
         {
             return Err(End::ServerClosed);
         }
-        let is_midway = self.server.upstream.rest() > 0 || self.client.has_message();
+        let is_midway = self.server.is_midway() || self.client.has_message();
         if is_midway || !self.session.may_part() {
             return Ok(false);
         }
@@ -90,7 +90,7 @@ impl Relay {
 
     /// Whether a reset removes all that a client, which has nothing in flight, has left in its lent server connection.
     pub(super) fn is_reset_enough(&self) -> bool {
-        let is_quiet = self.session.may_part() && self.server.upstream.rest() == 0;
+        let is_quiet = self.session.may_part() && !self.server.is_midway();
         let outlives = self
             .session
             .leftover()
@@ -177,21 +177,16 @@ impl Parked {
         self.client.put_own(messages);
     }
 
-    /// Ends a session that has not begun.
-    pub(crate) async fn refuse(self, error: OpenError) {
-        self.finish(End::NotLent(Box::new(error))).await;
-    }
-
-    /// Gets a server connection for the tokens of the startup packet.
-    pub(crate) async fn lend(
-        mut self,
-        declared: &TokenRequest,
-    ) -> Result<Box<Relay>, (Self, OpenError)> {
+    /// Gets a server connection for the tokens of the startup packet, or ends the client.
+    pub(crate) async fn lend(mut self, declared: &TokenRequest) -> Option<Box<Relay>> {
         let tokens = self.half.wants_for(declared.value()).map(Into::into);
-        match self.seat.lend(tokens, self.half.settings()).await {
-            Ok(borrowed) => Ok(self.bind(borrowed)),
-            Err(error) => Err((self, error)),
-        }
+        let end = match self.lend_or_end(tokens).await {
+            Ok(Ok(borrowed)) => return Some(self.bind(borrowed)),
+            Ok(Err(error)) => End::NotLent(Box::new(error)),
+            Err(end) => end,
+        };
+        self.close(end).await;
+        None
     }
 
     /// Waits for a message that needs a server connection, and for that.
@@ -218,7 +213,8 @@ impl Parked {
                     continue;
                 }
             }
-            match self.lend_or_end().await? {
+            let tokens = self.tokens();
+            match self.lend_or_end(tokens).await? {
                 Ok(lent) => return Ok(lent),
                 // The message would end any session.
                 Err(why) if front.is_err() => return Err(End::NotLent(Box::new(why))),
@@ -243,8 +239,10 @@ impl Parked {
     }
 
     /// Waits for a server connection as long as the client stays.
-    async fn lend_or_end(&mut self) -> Result<Result<Borrowed, OpenError>, End> {
-        let tokens = self.tokens();
+    async fn lend_or_end(
+        &mut self,
+        tokens: Option<Tokens>,
+    ) -> Result<Result<Borrowed, OpenError>, End> {
         let Self { client, half, seat } = self;
         let worker = Rc::clone(&client.worker);
         let is_idle = half.activity() == Activity::Idle;
@@ -295,16 +293,19 @@ impl Parked {
         })
     }
 
-    pub(super) async fn finish(mut self, end: End) {
+    /// Ends a session.
+    pub(super) async fn finish(self, end: End) {
+        let metrics = &self.client.worker.shared.metrics;
+        metrics.session_ended(end.reason());
+        self.close(end).await;
+    }
+
+    /// Tells the client why it is ended, and closes.
+    async fn close(mut self, end: End) {
         // A client that ends waits for no connection.
         drop(self.seat);
         let label = &self.client.label;
         tracing::debug!(client_addr = %label.client_addr, user = label.user, %end, "session ended");
-        self.client
-            .worker
-            .shared
-            .metrics
-            .session_ended(end.reason());
         let mut error = BytesMut::new();
         match &end {
             End::Forced(cause) => {

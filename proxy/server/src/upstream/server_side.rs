@@ -67,11 +67,15 @@ impl ServerSide {
         }
     }
 
+    /// Whether a part of a message, of the client or of the server, was moved, and the rest was not.
+    pub(crate) fn is_midway(&self) -> bool {
+        self.upstream.rest() > 0 || self.rest != Rest::None || !self.kept.is_empty()
+    }
+
     /// Whether the server has said nothing since its last ReadyForQuery, and keeps the connection.
     pub(crate) fn is_quiet(&mut self, cx: &mut Context<'_>) -> bool {
         self.upstream.belongs_to(cx);
         let is_flushed = matches!(self.upstream.poll_flush(cx), Poll::Ready(Ok(())));
-        let nothing = self.kept.is_empty() && self.rest == Rest::None;
-        is_flushed && nothing && self.upstream.poll_read(cx, &mut [0; 64]).is_pending()
+        is_flushed && !self.is_midway() && self.upstream.poll_read(cx, &mut [0; 64]).is_pending()
     }
 }

@@ -1,0 +1,86 @@
+//! What happens at the edges of a lend: the tokens of a connection, a login that waits, half of a message.
+
+use pgpalisade_test_servers::held_relay::{Direction, HeldRelay};
+use pgpalisade_test_servers::machine::wait_until;
+use pgpalisade_test_servers::postgres::Postgres;
+use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Endpoint, PROTOCOL_3_0, Wire, tags, trusted};
+
+use super::{MOMENT, scarce, stage};
+
+/// A connection that is registered in another scope, too, is not lent on.
+#[test]
+fn a_takeover_of_another_scope_ends_no_transaction() {
+    let stage = stage("3");
+    let both = [
+        ["billing=1", "1"],
+        ["billing=3,default=3", "3"],
+        ["5,billing=5", "5"],
+    ];
+    for (round, [first, last]) in both.into_iter().enumerate() {
+        let mut leader = stage.plain();
+        leader.ok("BEGIN");
+        leader.ok(&format!("SET fencing.token = '{first}'"));
+        leader.ok(&format!("SET fencing.token = '{last}'"));
+        leader.ok(&format!("INSERT INTO jobs VALUES ({round})"));
+        leader.ok("COMMIT");
+        let mut next = stage.leader(last);
+        next.ok("BEGIN");
+        next.ok(&format!("INSERT INTO jobs VALUES (-1 - {round})"));
+        let taker = format!("billing={}", 2 * round + 2);
+        stage.leader(&taker).ok("SELECT 1");
+        next.ok("COMMIT");
+    }
+}
+
+/// Nobody is deposed for a client that is gone.
+#[test]
+fn a_login_that_is_given_up_declares_nothing() {
+    let stage = scarce("15s");
+    let mut busy = stage.plain();
+    busy.ok("BEGIN; SELECT 1");
+    let mut leaving = Wire::connect(&stage.proxy.endpoint());
+    leaving.startup(PROTOCOL_3_0, &trusted(&[("fencing.token", "34")]));
+    std::thread::sleep(MOMENT);
+    drop(leaving);
+    std::thread::sleep(MOMENT);
+    busy.ok("COMMIT");
+    drop(busy);
+    stage.leader("33").ok("SELECT 1");
+}
+
+/// A notification, of which one half comes with the reply to the client's statement.
+#[test]
+fn a_message_of_the_server_is_passed_on_whole() {
+    let postgres = Postgres::start();
+    let listens = "BEGIN EXECUTE replace('LISTEN_c', '_', ' '); END";
+    postgres.sql(&format!(
+        "CREATE FUNCTION listens() RETURNS void LANGUAGE plpgsql AS $${listens}$$"
+    ));
+    let Endpoint::Tcp(server) = postgres.tcp() else {
+        unreachable!("tcp is tcp")
+    };
+    let relay = HeldRelay::start(server);
+    let mut options = Options::new(&postgres).flag("--pool", "transaction");
+    options = options
+        .flag("--backends-max", "1")
+        .flag("--backends-leaders", "0");
+    options.upstream = format!("postgres://{}", relay.address());
+    let proxy = Proxy::start_with(options);
+    let stage = Stage { proxy, postgres };
+    let mut client = stage.plain();
+    client.ok("SELECT 1");
+    relay.hold(Direction::ToClient);
+    client.send(&Batch::new().query("SELECT listens()"));
+    wait_until("the reply", || relay.held_bytes(Direction::ToClient) > 0);
+    stage.postgres.sql("NOTIFY c");
+    relay.release_in_two(Direction::ToClient, 3);
+    assert_eq!(tags(&client.until_ready()), "T D C ZI");
+    let notification = client.read();
+    assert_eq!(
+        (notification.tag, &notification.body[4..]),
+        (b'A', &b"c\0\0"[..])
+    );
+    assert_eq!(client.rows("SELECT 1"), [["1"]]);
+}
