@@ -308,8 +308,9 @@ fn of_name(name: &str) -> Option<Leftover> {
         | "pg_copy_physical_replication_slot"
         | "pg_copy_logical_replication_slot"
         | "pg_backup_start"
-        | "pg_start_backup" => Some(Leftover::Process),
-        "setseed" => Some(Leftover::Setting),
+        | "pg_start_backup"
+        | "isn_weak" => Some(Leftover::Process),
+        "setseed" | "set_limit" => Some(Leftover::Setting),
         _ => None,
     }
 }
@@ -529,6 +530,8 @@ mod tests {
             ("SELECT pg_advisory_xact_lock(1)", None),
             ("SELECT dblink_connect('x')", Some(Leftover::Process)),
             ("SELECT setseed(0.5)", Some(Leftover::Setting)),
+            ("SELECT set_limit(0.5)", Some(Leftover::Setting)),
+            ("SELECT isn_weak(true)", Some(Leftover::Process)),
             (
                 "EXPLAIN ANALYZE SELECT pg_advisory_lock(1)",
                 Some(Leftover::Lock),

@@ -128,6 +128,25 @@ fn where_a_function_may_leave_something_each_client_is_followed_by_a_reset() {
             "SELECT leaves()",
         ),
         (
+            "CREATE FUNCTION leaves() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+                 RAISE DEBUG 'no update needed'; SET work_mem = '123kB'; END $$"
+                .to_owned(),
+            "SELECT leaves()",
+        ),
+        (
+            "CREATE FUNCTION leaves(update bool) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+                 IF update THEN SET work_mem = '123kB'; END IF; END $$"
+                .to_owned(),
+            "SELECT leaves(true)",
+        ),
+        (
+            "CREATE EXTENSION pg_trgm;
+             CREATE FUNCTION leaves() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+                 PERFORM set_limit(0.1); END $$"
+                .to_owned(),
+            "SELECT leaves()",
+        ),
+        (
             r#"CREATE FUNCTION leaves() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
                  PERFORM U&"\0073et_config"('work_mem', '123kB', false); END $$"#
                 .to_owned(),

@@ -1,9 +1,9 @@
 -- One function, view or policy that may leave something in a session although a text that uses it does not say so.
 SET LOCAL search_path = pg_catalog;
 WITH builtin AS (
-    -- Functions of PostgreSQL that leave something, or run a text.
+    -- Functions of PostgreSQL, pg_trgm and isn that leave something, or run a text.
     SELECT string_agg(oid::text, '|') AS oids, array_agg(prosrc) AS sources FROM pg_proc
-    WHERE oid < 16384 AND proname ~ ('^(set_config|setseed|pg_(try_)?advisory_lock(_shared)?|ts_stat|ts_rewrite'
+    WHERE proname IN ('set_limit', 'isn_weak') OR oid < 16384 AND proname ~ ('^(set_config|setseed|pg_(try_)?advisory_lock(_shared)?|ts_stat|ts_rewrite'
         || '|(query|cursor|table|schema|database)_to_xml.*|pg_replication_origin_.*|pg_(create|copy)_.*_slot'
         || '|pg_backup_start|pg_start_backup)$')
 ), code AS (
@@ -14,10 +14,11 @@ WITH builtin AS (
     SELECT 'pg_proc'::regclass AS class, code.oid FROM code, builtin
     WHERE CASE
         WHEN lanname IN ('sql', 'plpgsql') THEN
-            -- The SET of an UPDATE is none. A comment may hide where one ends.
-            regexp_replace(body, '\mupdate\s+((only\s+)?(?!(of|loop|nowait|skip)\M)\S+\s+(as\s+)?(\S+\s+)?)?set\M', '', 'gi')
+            -- The SET of an UPDATE is none. A comment, text or word may hide where one ends.
+            regexp_replace(body, '\mupdate\s+((only\s+)?(?!(of|loop|nowait|skip|then|else|begin)\M)[\w$.]+\s+'
+                || '(as\s+)?((?!(loop|then|else|begin)\M)[\w$]+\s+)?)?set\M', '', 'gi')
             ~* ('\m(set|set_config|setseed|execute|prepare|deallocate|discard|listen|load|temp|temporary|pg_temp.*|hold'
-                || '|pg_settings|dblink.*|pg_(try_)?advisory_lock.*|.*_to_xml.*|ts_stat|ts_rewrite|crosstab.*|connectby'
+                || '|pg_settings|set_limit|isn_weak|dblink.*|pg_(try_)?advisory_lock.*|.*_to_xml.*|ts_stat|ts_rewrite|crosstab.*|connectby'
                 || '|xpath_table|pg_replication_.*|pg_.*_slot|pg_backup_start|pg_start_backup)\M'
                 || '|\m(loop|begin|then|else)\s+set\M|u&["'']')
             OR (body ~ '--|/\*' AND body ~* '\mset\M')
