@@ -161,6 +161,13 @@ impl SessionState {
         self.now.token.get().tokens.here()
     }
 
+    /// The tokens in force, whether they were accepted for the server connection in use or for an earlier one.
+    #[inline]
+    #[must_use]
+    pub const fn held(&self) -> Option<&Arc<HeldTokens>> {
+        self.now.token.get().tokens.anywhere()
+    }
+
     /// The server's text of the token in force.
     #[inline]
     #[must_use]

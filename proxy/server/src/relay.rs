@@ -242,7 +242,7 @@ impl Relay {
                 }
                 self.publish();
                 if !self.client.leases.is_empty() && self.session.is_answered() {
-                    self.give_back_leases();
+                    self.client.give_back_leases(self.session.tokens());
                 }
                 if self.is_to_park()? {
                     return Poll::Ready(Ok(Turn::Park));

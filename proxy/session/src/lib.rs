@@ -350,7 +350,7 @@ impl Session {
     #[inline]
     #[must_use]
     pub const fn tokens(&self) -> Option<&Arc<HeldTokens>> {
-        self.client.state.token()
+        self.client.state.held()
     }
 
     fn is_failed(&self) -> bool {

@@ -14,6 +14,7 @@ use pgpalisade_test_servers::wire::{Batch, Message, TRUSTED, Wire, errors, prett
 
 use super::{SETUP, assert_holds, assert_refused, stage, value};
 
+const POOLED: &[(&str, &str)] = &[("--pool", "transaction")];
 const LEASE: &str = "SET fencing.token = 'lease'";
 /// Lifetime of a lease that the proxy no longer renews.
 const LIVES: Duration = Duration::from_secs(15);
@@ -82,7 +83,15 @@ fn whoever_waits_gets_it_in_the_order_of_the_line() {
 /// The lease lasts as long as the session holds its token, in whatever way that ends.
 #[test]
 fn with_the_token_the_lease_is_laid_down() {
-    let stage = stage();
+    lays_down(&stage());
+}
+
+#[test]
+fn with_the_token_the_lease_of_a_client_that_shares_is_laid_down() {
+    lays_down(&Stage::with_flags(SETUP, POOLED));
+}
+
+fn lays_down(stage: &Stage) {
     let outside: [&[&str]; 8] = [
         &[LEASE, "RESET fencing.token"],
         &[LEASE, "SET fencing.token = ''"],
@@ -103,7 +112,7 @@ fn with_the_token_the_lease_is_laid_down() {
         for statement in statements {
             holder.query(statement);
         }
-        let mut next = ask(&stage, LEASE);
+        let mut next = ask(stage, LEASE);
         println!("{last}");
         assert_waits(&mut next);
         holder.query(last);
@@ -118,13 +127,35 @@ fn with_the_token_the_lease_is_laid_down() {
     let mut holder = stage.plain();
     holder.ok(LEASE);
     holder.send(&Batch::new().query("SELECT pg_sleep(60)"));
-    let mut next = ask(&stage, LEASE);
+    let mut next = ask(stage, LEASE);
     assert_waits(&mut next);
     drop(holder);
     let begun = Instant::now();
     let answer = next.until_ready();
     assert_accepted(&answer);
     assert_within(begun, SOON);
+}
+
+/// It is the client's.
+#[test]
+fn a_lease_outlives_a_server_connection_of_the_pool() {
+    let stage = Stage::with_flags(SETUP, POOLED);
+    let mut holder = stage.plain();
+    holder.ok(LEASE);
+    let mut next = ask(&stage, LEASE);
+    holder.ok("BEGIN; SAVEPOINT s");
+    let pid = value(&mut holder, "SELECT pg_backend_pid()");
+    stage
+        .postgres
+        .sql(&format!("SELECT pg_terminate_backend({pid}, 5000)"));
+    for statement in ["SELECT 1", "SELECT 1", "ROLLBACK TO s", "ROLLBACK"] {
+        holder.query(statement);
+    }
+    assert_waits(&mut next);
+    assert_holds(&mut holder, "1");
+    assert_waits(&mut next);
+    holder.ok("RESET fencing.token");
+    assert_gets(&mut next, "2");
 }
 
 /// All leases of a value are obtained before any of its tokens is declared.

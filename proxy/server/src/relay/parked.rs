@@ -121,6 +121,7 @@ impl Relay {
             seat.give_back(lent, of_server, server);
             half
         };
+        client.give_back_leases(half.tokens());
         Some(Parked { client, half, seat })
     }
 

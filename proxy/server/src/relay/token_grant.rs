@@ -6,9 +6,9 @@ use std::time::Duration;
 use pgpalisade_authority::{Claim, Declaration, LeaseTime, Leased, Mark, Scope, TakeId};
 use tokio::time::Instant;
 
-use super::{End, Relay};
+use super::{ClientSide, End, Relay};
 use crate::fence::readable::readable;
-use crate::fence::{Identified, Purpose, Terms};
+use crate::fence::{HeldTokens, Identified, Purpose, Terms};
 use crate::forced_end::{Cause, ForcedEnd};
 use crate::rejection::{Rejection, RejectionKind};
 use crate::rejection_log::SessionLabel;
@@ -82,10 +82,10 @@ impl Relay {
             self.meanwhile(declaring).await
         };
         self.server.close = Close::EndsSession;
-        let declared = declared?;
         self.client.leases = declarant.leases;
+        let declared = declared?;
         if declared.is_err() {
-            self.give_back_leases();
+            self.client.give_back_leases(self.session.tokens());
         }
         let met = self.session.on_declared(wanted, session, declared);
         self.put_output();
@@ -111,18 +111,17 @@ impl Relay {
             }
         }
     }
+}
 
+impl ClientSide {
     /// Gives back the leases whose tokens are no longer in force.
-    pub(super) fn give_back_leases(&mut self) {
-        let tokens = self.session.tokens();
+    pub(super) fn give_back_leases(&mut self, in_force: Option<&Arc<HeldTokens>>) {
         let is_over = |lease: &mut Lease| {
-            let held = tokens.and_then(|tokens| tokens.token_of(lease.scope()));
+            let held = in_force.and_then(|tokens| tokens.token_of(lease.scope()));
             held.is_none_or(|held| held.token != lease.mark().token)
         };
-        self.client
-            .leases
-            .extract_if(.., is_over)
-            .for_each(Lease::give_back);
+        let over = self.leases.extract_if(.., is_over);
+        over.for_each(Lease::give_back);
     }
 }
 

@@ -172,7 +172,7 @@ fn a_token_counts_once_it_is_declared() {
     let registered = subject.lend(unused);
     let (other, _) = session(subject.fence.clone()).part().unwrap();
     subject.session = Session::lend(other, registered);
-    assert!(subject.session.tokens().is_none());
+    assert!(subject.session.client.state.token().is_none());
     subject.run(&query("SELECT 1"), "SELECT 1", b'I');
     let insert = query("INSERT INTO t VALUES (1)");
     let ask = |subject: &mut Subject, message: &[u8]| {
@@ -188,7 +188,7 @@ fn a_token_counts_once_it_is_declared() {
     let refused = error_body("ERROR", "40001", "no");
     let _ = subject.reply(b'E', &refused);
     let _ = subject.reply(b'Z', b"I");
-    assert!(subject.session.tokens().is_none());
+    assert!(subject.session.client.state.token().is_none());
     subject.run(&query("SELECT 1"), "SELECT 1", b'I');
     assert_eq!(ask(&mut subject, &insert), "!no");
 }

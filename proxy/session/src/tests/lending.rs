@@ -94,7 +94,7 @@ fn a_token_counts_where_it_was_accepted() {
     let insert = query("INSERT INTO t VALUES (1)");
     let mut subject = Subject::new(Holds::Current);
     let accepted = subject.lend(fresh());
-    assert!(subject.session.tokens().is_none());
+    assert!(subject.session.client.state.token().is_none());
     for message in [
         &query("SELECT 1"),
         &insert,
@@ -102,7 +102,7 @@ fn a_token_counts_where_it_was_accepted() {
         &parse("", "SELECT 1"),
     ] {
         assert_eq!(written(&mut subject, message), "declare");
-        assert!(subject.session.tokens().is_none());
+        assert!(subject.session.client.state.token().is_none());
     }
     // What runs nothing declares nothing.
     assert_eq!(written(&mut subject, &sync()), "free");
@@ -144,7 +144,7 @@ fn another_client_gets_nothing_from_a_server_that_has_a_token() {
     let accepted = Subject::new(Holds::Current).lend(fresh());
     let mut other = Subject::new(Holds::None);
     other.lend(accepted);
-    assert!(other.session.tokens().is_none());
+    assert!(other.session.client.state.token().is_none());
     // Its transactions are made read-only first.
     assert_eq!(written(&mut other, &insert), "guard");
     other.run(&query("SELECT 1"), "SELECT 1", b'I');

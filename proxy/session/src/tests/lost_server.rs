@@ -535,7 +535,7 @@ fn a_lost_transaction_has_failed_until_it_ends() {
     let mut subject = resumed(client, b"312C33EZ", b'E').unwrap();
     assert_eq!(subject.session.activity(), Activity::InFailedTransaction);
     // The lost token counts nowhere, and is not declared for the transaction.
-    assert!(subject.session.tokens().is_none());
+    assert!(subject.session.client.state.token().is_none());
     let ask = |subject: &mut Subject, text: &str| {
         let action = subject.ask(&query(text));
         word(&action, subject)

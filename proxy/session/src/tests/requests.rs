@@ -309,7 +309,7 @@ fn a_rollback_of_the_number() {
 #[test]
 fn a_take_concerns_its_own_set_only() {
     let mut subject = Subject::new(Holds::Current);
-    let token = subject.session.tokens().cloned();
+    let token = subject.session.client.state.token().cloned();
     subject.session.client.state.on_taken(Some(token));
     subject.run(&query("SET fencing.token = '5'"), "SET", b'I');
     assert_eq!(
@@ -367,7 +367,7 @@ fn a_take_beside_a_declaration_has_nothing() {
     for (tag, body) in [(b'C', "SET\0"), (b'C', "SET\0"), (b'Z', "I")] {
         let _ = subject.reply(tag, body.as_bytes());
     }
-    assert!(subject.session.tokens().is_none());
+    assert!(subject.session.client.state.token().is_none());
 }
 
 /// A policy that is loaded meanwhile does not give it the right.
