@@ -302,3 +302,30 @@ fn another_store_is_refused() {
     policy.write("");
     stage.proxy.restart();
 }
+
+/// With a pool, too, where a server connection is registered with it.
+#[test]
+fn a_number_is_asked_for_whoever_has_declared_it_before() {
+    let scene = Scene::start(POLICY);
+    let path = scene.policy.path().display().to_string();
+    let options =
+        Options::new(&scene.postgres).flags(&[("--policy", &path), ("--pool", "transaction")]);
+    let proxy = Proxy::start_with(options.store(scene.etcd.authority()));
+    let number = scene.stands("a");
+    let value = format!("jobs={number}");
+    let mut elected = leader(&proxy.endpoint(), &value);
+    elected.ok("INSERT INTO jobs VALUES (1)");
+    scene.leaves("a");
+    let mut other = Wire::login(&proxy.endpoint(), &TRUSTED);
+    assert_refused(&mut other, &number.to_string(), "PF001", "nobody leads");
+    other.fails("INSERT INTO jobs VALUES (2)", "PF002");
+    let mut login = Wire::connect(&proxy.endpoint());
+    login.startup(PROTOCOL_3_0, &trusted(&[("fencing.token", &value)]));
+    let told = pretty(&login.until_closed());
+    assert!(
+        told.contains("PF001") && told.contains("nobody leads"),
+        "{told}"
+    );
+    // Until another wins, it is the mark.
+    elected.ok("INSERT INTO jobs VALUES (3)");
+}

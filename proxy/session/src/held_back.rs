@@ -110,14 +110,17 @@ impl ClientHalf {
         self.wants_for(&value)
     }
 
-    /// As [`Self::wants`], for tokens that are to be declared. `None` if one is stale, or not known yet.
+    /// As [`Self::wants`], for tokens that are to be declared. `None` if one is stale, not known yet, or to be asked
+    /// for: whoever has declared it before may have lost its election since.
     #[must_use]
     pub fn wants_for(&self, value: &TokenValue) -> Option<String> {
+        let (marks, policy) = (self.fence.fence(), self.fence.rules().policy());
         let claims = value.claims().iter().map(|(scope, claim)| {
             let token = claim.token()?;
-            let is_stale = self.fence.fence().mark_above(scope, token).is_some();
+            let is_asked_for = policy.bounds(scope.as_str()).election().is_some();
+            let counts = !is_asked_for && marks.mark_above(scope, token).is_none();
             // As `HeldTokens` are written.
-            (!is_stale).then(|| format!("{scope}={token}"))
+            counts.then(|| format!("{scope}={token}"))
         });
         Some(claims.collect::<Option<Vec<_>>>()?.join(","))
     }
