@@ -119,6 +119,15 @@ impl PreparedText {
         }
     }
 
+    /// Whether it may mean something else after a SET. Another SET does not.
+    #[must_use]
+    pub fn depends_on_settings(&self) -> bool {
+        self.verdict().is_none_or(|verdict| {
+            let mut statements = verdict.statements.iter();
+            !statements.all(|statement| statement.assigns.is_some())
+        })
+    }
+
     /// Its source, if it can be parsed again.
     #[must_use]
     pub fn source(&self) -> Option<&Arc<Source>> {

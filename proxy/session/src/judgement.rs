@@ -218,7 +218,9 @@ impl Session {
             || verdict.any_control(Control::is_transaction);
         if runs && !self.note_assignments(verdict, judged.text, request) {
             self.server.note_leftover(verdict);
+            self.note_named(verdict);
         }
+        self.server.has_run_more_than_reads |= plan.leave.writes();
         let mut entry = InFlight::client(request, Some(Arc::clone(verdict)));
         entry.leave = plan.leave;
         self.forward(permit, Some(entry))

@@ -257,6 +257,13 @@ impl Ledger {
         self.in_flight.iter_mut().map(|entry| &mut entry.name)
     }
 
+    /// Statements whose Parse is in flight.
+    pub(crate) fn statements(&self) -> impl Iterator<Item = &PreparedText> {
+        self.in_flight
+            .iter()
+            .filter_map(|entry| entry.name.statement())
+    }
+
     /// Request that the next reply answers.
     #[inline]
     #[must_use]
@@ -375,9 +382,12 @@ impl Ledger {
         self.in_flight.iter().all(is_of_proxy)
     }
 
-    /// Whether nothing in flight runs a statement of the client.
+    /// Whether nothing of the client is in flight but the beginning of a request cycle that has run no statement.
     pub(super) fn runs_nothing_of_client(&self) -> bool {
-        let runs = |entry: &InFlight| entry.origin != Origin::Injected && entry.request.runs();
+        let runs = |entry: &InFlight| {
+            let request = entry.request;
+            entry.origin != Origin::Injected && (request.runs() || request.ends_cycle())
+        };
         !self.in_flight.iter().any(runs)
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::BytesMut;
 
 use pgpalisade_authority::{Claim, Scope};
-use pgpalisade_policies::{Access, Analysis, Leftover, Lifetime};
+use pgpalisade_policies::{Access, Analysis, Control, Leftover, Lifetime};
 
 use super::action::{Action, Prerequisite, Refused, Waiting};
 use super::in_flight::{Origin, Request};
@@ -19,8 +19,8 @@ use super::settings::{Settings, Texts};
 use super::text_settings::Reports;
 use super::tokens::TokenRequest;
 use super::unserved::{Block, NextReply};
-use super::{ClientHalf, Identity, Output, ServerHalf, Session, injected, text_settings};
-use crate::fence::{HeldTokens, Pipeline, ServerText, SessionFence, SessionState};
+use super::{ClientHalf, Identity, Output, ServerHalf, Session, injected, lookup, text_settings};
+use crate::fence::{HeldTokens, Name, Pipeline, ServerText, SessionFence, SessionState};
 use crate::rejection::Rejection;
 use crate::wire::frontend::FrontendTag;
 
@@ -298,6 +298,26 @@ impl Session {
         self.client.settles = false;
         self.client.statements = self.server.names.leave();
         Ok((self.client, self.server))
+    }
+
+    /// Notes what the statements leave that a text runs by name.
+    pub(super) fn note_named(&mut self, verdict: &Analysis) {
+        if !verdict.has_controls() || !self.is_lent() {
+            return;
+        }
+        let controls = verdict.statements.iter().flat_map(|all| &all.controls);
+        let left = controls.filter_map(|control| {
+            let name = match control {
+                Control::Execute { name } => Name::statement(name.as_bytes()),
+                Control::Fetch { portal } => Name::portal(portal.as_bytes()),
+                _ => return None,
+            };
+            let meaning = lookup::find(&self.server.names, &self.server.ledger, name);
+            meaning.ok().flatten()?.verdict()?.leaves()
+        });
+        if let Some(left) = left.max() {
+            self.server.keep(left);
+        }
     }
 
     /// Whether [`Self::part`] would part it.

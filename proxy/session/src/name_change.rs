@@ -70,6 +70,15 @@ impl NameChange {
     }
 
     /// The statement that it makes.
+    pub(crate) fn statement(&self) -> Option<&PreparedText> {
+        match self {
+            Self::UnnamedStatement(meaning) => Some(meaning),
+            Self::Named(change) if change.kind == NameSpace::Statement => change.meaning.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// The statement that it makes.
     pub(crate) fn statement_mut(&mut self) -> Option<&mut PreparedText> {
         match self {
             Self::UnnamedStatement(meaning) => Some(meaning),

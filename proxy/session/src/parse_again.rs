@@ -149,6 +149,27 @@ impl Session {
         }
     }
 
+    /// Whether the unnamed statement, or one whose Parse is in flight, means something else after a SET that an Execute
+    /// runs now.
+    pub(super) fn new_statement_depends_on_settings(&self) -> bool {
+        let Self { server, .. } = self;
+        let depends = |meaning: &PreparedText| {
+            let source = meaning.source();
+            source.is_some_and(|source| text_settings::decide(source.text()))
+                && meaning.depends_on_settings()
+        };
+        let unnamed = Name::statement(b"");
+        let is_unnamed = match server.ledger.sent(unnamed) {
+            Sent::Nothing => {
+                let elsewhere = server.names.elsewhere(unnamed);
+                server.names.get(unnamed).is_some_and(depends) || elsewhere.is_some()
+            }
+            Sent::Change(_) => false,
+            Sent::Unclear => true,
+        };
+        is_unnamed || server.ledger.statements().any(depends)
+    }
+
     /// Refuses a message about a statement whose types are not those that the client was told.
     fn refuse_outdated(&mut self, name: Name<'_>) -> Action {
         let (out, ledger) = (&mut self.output.to_server, &mut self.server.ledger);

@@ -28,7 +28,7 @@ pub(super) struct Settings {
     kept: Option<Arc<Texts>>,
     /// Changes of the open transaction.
     pending: Vec<(Box<str>, Option<Text>)>,
-    /// Others that the server has reported in the open transaction.
+    /// What the server has reported in the open transaction, until a commit makes it known what has set it.
     strayed: Vec<(Box<[u8]>, Reported)>,
 }
 
@@ -114,7 +114,9 @@ impl Session {
         }
         let before = self.client.settings.pending.len();
         let mut all = verdict.statements.iter();
+        let depends = request == Request::Execute && self.new_statement_depends_on_settings();
         let are_noted = all.all(|statement| match &statement.assigns {
+            Some(assignment) if depends && decides_meaning(assignment.name()) => false,
             Some(assignment) => self.note_assignment(assignment, text),
             None => statement.kind == "SHOW" && statement.controls.is_empty(),
         });
@@ -168,6 +170,9 @@ impl Session {
 
     fn adopt_pending(&mut self) {
         let settings = &mut self.client.settings;
+        let mut strayed = std::mem::take(&mut settings.strayed);
+        strayed.retain(|(name, _)| !settings.awaits(name));
+        settings.strayed = strayed;
         let mut texts = settings
             .kept
             .take()
@@ -210,13 +215,12 @@ impl Session {
 
     /// Notes a report of a setting. Its client must not find another value in its next connection.
     pub(super) fn on_setting_reported(&mut self, name: &[u8]) {
-        if self.client.settings.awaits(name) {
-            return;
-        }
-        self.server.has_run_more_than_reads = true;
-        if decides_meaning(&String::from_utf8_lossy(name).to_ascii_lowercase()) {
-            self.server.text_settings.on_change();
-            self.keep_parses_in_flight();
+        if !self.client.settings.awaits(name) {
+            self.server.has_run_more_than_reads = true;
+            if decides_meaning(&String::from_utf8_lossy(name).to_ascii_lowercase()) {
+                self.server.text_settings.on_change();
+                self.keep_parses_in_flight();
+            }
         }
         let settings = &mut self.client.settings;
         let mut known = settings.strayed.iter_mut();
@@ -231,7 +235,7 @@ impl Session {
         }
     }
 
-    /// Notes a ReadyForQuery. What SET LOCAL has set is reported again when its transaction ends, also by an error.
+    /// Notes a ReadyForQuery. What SET LOCAL has set, or a rollback undoes, is reported again when the transaction ends.
     /// Anything else that was reported keeps the connection.
     #[inline]
     pub(super) fn settle_reported(&mut self, status: TransactionStatus) {

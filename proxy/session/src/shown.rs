@@ -104,7 +104,8 @@ impl Session {
             // A Parse has no history yet: the server only needs to know the name.
             values.push(("fencing.history", history.unwrap_or_default().to_owned()));
         }
-        if !client.state.has_scope() {
+        // Where a client is lent its server connection, a scope of its own may have been set in another one.
+        if !client.state.has_scope() || self.is_lent() {
             values.push(("fencing.scope", scope.to_string()));
         }
         if !self.server.has_token_text && client.state.token().is_none() {

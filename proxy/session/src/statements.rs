@@ -67,13 +67,7 @@ impl Statements {
 
     /// Whether one that has a name may mean something else after a SET. Another SET does not.
     pub(super) fn depend_on_settings(&self) -> bool {
-        self.named.values().any(|meaning| match meaning {
-            PreparedText::Classified(statement) => {
-                let mut statements = statement.verdict.statements.iter();
-                !statements.all(|statement| statement.assigns.is_some())
-            }
-            _ => true,
-        })
+        self.named.values().any(PreparedText::depends_on_settings)
     }
 
     /// Whether one cannot be parsed again.

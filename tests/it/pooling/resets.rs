@@ -1,5 +1,6 @@
 //! `backends.reset = "auto"`: a server connection in which clients have only read is not reset between them.
 
+use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::stage::Stage;
 use pgpalisade_test_servers::wire::{Batch, Wire, errors};
 
@@ -186,5 +187,25 @@ fn where_a_function_may_leave_something_each_client_is_followed_by_a_reset() {
         assert_eq!(errors(&answer), [""; 0], "{setup}");
         assert_eq!(pair.other.rows("SHOW work_mem"), default, "{setup}");
         assert!(pair.is_reset_after(uses), "{setup}");
+    }
+}
+
+/// A policy that lets every session write lets a function write, too.
+#[test]
+fn what_a_function_writes_is_nobody_elses() {
+    let policy = PolicyFile::new("[defaults]\nwrites = \"allow\"\n");
+    let setup = "CREATE TABLE written (id serial, x int);
+        CREATE FUNCTION writes() RETURNS void LANGUAGE sql AS 'INSERT INTO written (x) VALUES (1)'";
+    let flags = [
+        ("--pool", "transaction"),
+        ("--backends-max", "1"),
+        ("--backends-leaders", "0"),
+        ("--backends-reset", "auto"),
+    ];
+    let stage = Stage::with_options(setup, |options| options.flags(&flags).policy(&policy));
+    let (mut one, mut other) = (stage.plain(), stage.plain());
+    for _ in 0..3 {
+        one.ok("SELECT writes()");
+        other.fails("SELECT lastval()", "55000");
     }
 }

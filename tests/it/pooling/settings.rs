@@ -230,3 +230,77 @@ fn a_lost_connection_takes_no_settings_with_it() {
     assert!(errors(&answer).len() <= 1);
     assert_eq!(one.rows("SHOW work_mem"), [["123kB"]]);
 }
+
+/// No client may keep its server connection here.
+#[test]
+fn what_a_rollback_undoes_keeps_no_connection() {
+    let stage = stage("1", "always");
+    let (mut one, mut other) = (stage.plain(), stage.plain());
+    for (name, value) in [
+        ("TimeZone", "Asia/Tokyo"),
+        ("application_name", "a"),
+        ("DateStyle", "German"),
+    ] {
+        let show = format!("SHOW {name}");
+        let default = one.rows(&show);
+        for end in ["ROLLBACK", "COMMIT"] {
+            one.ok("BEGIN");
+            one.ok(&format!("SET {name} = '{value}'"));
+            one.ok(end);
+            other.ok("SELECT 1");
+            assert_eq!(one.rows(&show) == default, end == "ROLLBACK", "{name}");
+        }
+        one.ok("DISCARD ALL");
+    }
+}
+
+/// The end of another request cycle says nothing of a SET.
+#[test]
+fn a_setting_is_adopted_with_its_own_transaction() {
+    let stage = with(&[
+        ("--backends-max", "1"),
+        ("--backends-leaders", "0"),
+        ("--backends-wait", "500ms"),
+    ]);
+    for (first, value, after) in [
+        (Batch::new(), "'much'", None),
+        (Batch::new(), "'123kB'", Some("1 / 0")),
+        (Batch::new().describe_statement("none"), "'123kB'", None),
+    ] {
+        let (mut one, mut other) = (stage.leader("34"), stage.plain());
+        let default = other.rows("SHOW work_mem");
+        let set = format!("SET work_mem = {value}");
+        one.run(&Batch::new().parse("set", &set).sync());
+        let run = first.sync().bind("", "set", &[]).execute("", 0);
+        let run = after.map_or(run.clone(), |fails| {
+            run.statement(&format!("SELECT {fails}"))
+        });
+        let answer = one.run_all(&run.sync());
+        let is_set = errors(&answer).is_empty() || errors(&answer) == ["26000"];
+        // It may keep its connection, but not lose the setting, or keep one that it has not.
+        other.query("SELECT 1");
+        let shown = one.rows("SHOW work_mem");
+        let expect = if is_set {
+            vec![vec!["123kB".to_owned()]]
+        } else {
+            default
+        };
+        assert_eq!(shown, expect, "{set} {:?}", errors(&answer));
+    }
+}
+
+#[test]
+fn a_client_is_shown_its_own_scope() {
+    let stage = stage("1", "auto");
+    let mut of_startup = Wire::login(
+        &stage.proxy.endpoint(),
+        &trusted(&[("fencing.scope", "billing")]),
+    );
+    let mut of_text = stage.plain();
+    of_text.ok("SET fencing.scope = 'mail'");
+    for _ in 0..3 {
+        assert_eq!(of_startup.rows("SHOW fencing.scope"), [["billing"]]);
+        assert_eq!(of_text.rows("SHOW fencing.scope"), [["mail"]]);
+        assert_eq!(stage.plain().rows("SHOW fencing.scope"), [["default"]]);
+    }
+}

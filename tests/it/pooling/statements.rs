@@ -254,3 +254,61 @@ fn a_client_that_returns_finds_no_stale_name() {
     let answer = pretty(&client.run(&run_in(b(), "s").sync()));
     assert!(answer.contains("new"), "{answer}");
 }
+
+/// A literal is read by the settings at its Parse.
+#[test]
+fn a_date_keeps_its_meaning_through_a_set_beside_it() {
+    const DATE: &str = "SELECT to_char('01/02/2024'::date, 'Mon')";
+    const SET: &str = "SET DateStyle TO 'ISO, DMY'";
+    let set = b().parse("", SET).bind("", "", &[]).execute("", 0).sync();
+    for (cycles, runs) in [
+        (
+            vec![b().parse("s", DATE).then(&set)],
+            run_in(b(), "s").sync(),
+        ),
+        (
+            vec![
+                b().parse("set", SET).parse("", DATE).sync(),
+                run_in(b(), "set").sync(),
+            ],
+            run_in(b(), "").sync(),
+        ),
+    ] {
+        for stage in of("1") {
+            let (mut one, mut other) = (stage.plain(), stage.plain());
+            for cycle in &cycles {
+                assert_eq!(errors(&one.run(cycle)), [""; 0]);
+            }
+            // It may have to wait.
+            other.query("SELECT 1");
+            let answer = pretty(&one.run(&runs));
+            assert!(answer.contains("Jan"), "{answer}");
+        }
+    }
+}
+
+/// As SQL PREPARE does, EXECUTE and FETCH run what has its own effects.
+#[test]
+fn what_a_statement_leaves_by_its_name_is_kept() {
+    for stage in of("1") {
+        for (parse, run) in [
+            ("SELECT pg_advisory_lock(1)", b().query("EXECUTE s")),
+            ("LISTEN c", b().query("EXECUTE s")),
+            ("SET work_mem = '123kB'", b().query("EXECUTE s")),
+            (
+                "SELECT pg_advisory_lock(1)",
+                b().query("BEGIN")
+                    .bind("p", "s", &[])
+                    .sync()
+                    .query("FETCH ALL FROM p")
+                    .query("COMMIT"),
+            ),
+        ] {
+            let (mut one, mut other) = (stage.plain(), stage.plain());
+            one.run(&b().parse("s", parse).sync());
+            let answer = one.run_all(&run);
+            assert_eq!(errors(&answer), [""; 0], "{parse}");
+            other.fails("SELECT 1", "53300");
+        }
+    }
+}
