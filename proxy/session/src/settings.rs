@@ -235,8 +235,8 @@ impl Session {
         }
     }
 
-    /// Notes a ReadyForQuery. What SET LOCAL has set, or a rollback undoes, is reported again when the transaction ends.
-    /// Anything else that was reported keeps the connection.
+    /// Notes a ReadyForQuery. What SET LOCAL has set, or a rollback undoes, is reported again when the transaction has
+    /// ended. Anything else that was reported keeps the connection.
     #[inline]
     pub(super) fn settle_reported(&mut self, status: TransactionStatus) {
         if !self.client.settings.strayed.is_empty() {

@@ -112,7 +112,7 @@ keys! {
              docs/tls.md has examples.");
         Control("control", "DSN", Text, Set("user=pgpalisade dbname=postgres"),
             "How the proxy itself logs in to watch and end sessions, as a URL or as key=value pairs",
-            "The role needs pg_signal_backend and pg_read_all_stats. What the DSN leaves out comes from the \
+            "The role needs pg_signal_backend and pg_monitor. What the DSN leaves out comes from the \
              upstream's address, with its TLS, and from PGUSER, PGPASSWORD and PGDATABASE. Flags are visible to other \
              users of the machine: put a password into the file or the environment.");
     }
