@@ -153,8 +153,16 @@ impl Generator {
     }
 
     fn leaves(&mut self, who: Who) -> Vec<Cycle> {
-        let cycle = leavings::leaving(&mut self.random, who, &mut self.unseen);
+        let mut cycle = leavings::leaving(&mut self.random, who, &mut self.unseen);
+        let is_by_name = !self.is_unsettled[who as usize] && once_in(&mut self.random, 6);
+        let prepares = is_by_name.then(|| by_name(&mut cycle)).flatten();
         self.is_unsettled[who as usize] |= cycle.kind != Kind::Plain;
+        let leaves = self.leaves_somewhere(who, cycle);
+        prepares.into_iter().chain(leaves).collect()
+    }
+
+    /// Outside or inside a transaction that is committed, fails, or is rolled back.
+    fn leaves_somewhere(&mut self, who: Who, cycle: Cycle) -> Vec<Cycle> {
         let plain = |sql: &str| Cycle::query(Kind::Plain, sql);
         let token = one(&mut self.random, &["@0", "@0", "@1"]);
         let mut cycles = vec![plain("BEGIN")];
@@ -328,6 +336,21 @@ impl Generator {
             _ => Cycle::extended(kind, run(&name)),
         }
     }
+}
+
+/// Has a statement run by EXECUTE. Returns its preparation by the protocol.
+fn by_name(cycle: &mut Cycle) -> Option<Cycle> {
+    let [Message::Query(parts)] = &mut cycle.messages[..] else {
+        return None;
+    };
+    let [text] = &mut parts[..] else { return None };
+    if text.contains(&b';') {
+        return None;
+    }
+    let text = std::mem::replace(text, b"EXECUTE l".to_vec());
+    let close = Message::Close(Target::Statement, b"l".to_vec());
+    let parse = Message::Parse(b"l".to_vec(), text);
+    Some(Cycle::extended(Kind::Plain, [close, parse]))
 }
 
 fn run(name: &[u8]) -> [Message; 2] {
