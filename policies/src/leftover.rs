@@ -212,6 +212,7 @@ pub(crate) fn of(node: &NodeEnum, effects: &Effects, controls: &[Control]) -> Op
             temporary(into.is_some_and(|into| is_temporary(into.rel.as_ref(), into.on_commit)))
         }
         N::CreateFunctionStmt(create) => temporary(is_temporary_name(&create.funcname)),
+        N::DefineStmt(define) => temporary(is_temporary_name(&define.defnames)),
         N::CreateDomainStmt(create) => temporary(is_temporary_name(&create.domainname)),
         N::CreateEnumStmt(create) => temporary(is_temporary_name(&create.type_name)),
         N::CreateRangeStmt(create) => temporary(is_temporary_name(&create.type_name)),
@@ -498,6 +499,10 @@ mod tests {
                 None,
             ),
             ("CREATE DOMAIN pg_temp.d AS int", Some(Leftover::Temporary)),
+            (
+                "CREATE AGGREGATE pg_temp.s(int) (sfunc = int4pl, stype = int)",
+                Some(Leftover::Temporary),
+            ),
             (
                 "CREATE TYPE pg_temp.e AS ENUM ('a')",
                 Some(Leftover::Temporary),
