@@ -74,10 +74,11 @@ impl Statement {
         self.computes == Computes::Anything
     }
 
-    /// Whether it stands for a text that was not understood, but that the server may understand.
+    /// Whether it stands for a text that was not understood, but that the server may understand: its grammar may be
+    /// older or newer than the one here.
     #[must_use]
     pub fn is_unread(&self) -> bool {
-        matches!(self.why, Some(WriteReason::Opaque(_)))
+        self.why.as_ref().is_some_and(WriteReason::is_unparsed)
     }
 
     /// Whether it may return the default access mode to its value at the start of the session.

@@ -69,9 +69,11 @@ impl Found {
             Control::Mistake(mistake) => Some(mistake.clone()),
             _ => None,
         });
+        let mut controls = self.controls;
+        controls.retain(|control| matches!(control, Control::Execute { .. }));
         Self {
             mistake: self.mistake.or(seems),
-            controls: Vec::new(),
+            controls,
             computes: Computes::Anything,
             ..self
         }

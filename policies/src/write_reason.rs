@@ -60,7 +60,7 @@ pub struct SyntaxError {
 }
 
 impl WriteReason {
-    /// Whether the text was not parsed. A newer server may know more of SQL than this grammar.
+    /// Whether the text was not parsed. The server may know another SQL than this grammar.
     #[must_use]
     pub const fn is_unparsed(&self) -> bool {
         matches!(self, Self::Opaque(_) | Self::Syntax(_))

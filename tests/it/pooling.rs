@@ -236,8 +236,13 @@ fn what_outlives_resets_is_not_hidden() {
             "DO $$BEGIN PERFORM n FROM ({TAKES}) AS t; END$$"
         ))],
         vec![Batch::new().function_call(6006, &["o"])],
+        vec![query(format!(
+            "{TAKES}; SELECT 2 FROM (SELECT 1) system_user"
+        ))],
     ];
-    for (nth, way) in ways.iter().enumerate() {
+    // As long as system_user is no keyword of PostgreSQL's.
+    let count = ways.len() - usize::from(stage.postgres.version() >= 16);
+    for (nth, way) in ways.iter().take(count).enumerate() {
         for discards in [false, true] {
             let mut leader = stage.leader("1");
             let pid = backend(&mut leader);

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use pg_query::protobuf::{DeallocateStmt, ExecuteStmt, PrepareStmt};
+use pg_query::NodeEnum;
+use pg_query::protobuf::{DeallocateStmt, ExecuteStmt, Node, PrepareStmt};
 
 use super::statement::look_query;
 use crate::control::Control;
@@ -22,13 +23,23 @@ pub(super) fn prepare(prepare: &PrepareStmt) -> Result<Found, UnknownShape> {
 
 /// Effects of the arguments. The named statement has its own.
 pub(super) fn execute(execute: &ExecuteStmt) -> Result<Found, UnknownShape> {
-    let control = Control::Execute {
-        name: execute.name.as_str().into(),
-    };
     Ok(Found {
-        controls: vec![control],
+        controls: vec![by_name(execute)],
         ..examine(&execute.params, TableUse::Read)?
     })
+}
+
+/// The EXECUTE of a CREATE TABLE AS.
+pub(super) fn executed(query: Option<&Node>) -> Vec<Control> {
+    match query.and_then(|query| query.node.as_ref()) {
+        Some(NodeEnum::ExecuteStmt(execute)) => vec![by_name(execute)],
+        _ => Vec::new(),
+    }
+}
+
+fn by_name(execute: &ExecuteStmt) -> Control {
+    let name = execute.name.as_str().into();
+    Control::Execute { name }
 }
 
 pub(super) fn deallocate(deallocate: &DeallocateStmt) -> Found {

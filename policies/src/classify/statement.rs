@@ -110,6 +110,10 @@ pub(super) fn look(node: &NodeEnum) -> Result<Found, UnknownShape> {
         N::AlterRoleSetStmt(alter) => set_elsewhere(node, alter.setstmt.as_ref())?,
         N::AlterDatabaseSetStmt(alter) => set_elsewhere(node, alter.setstmt.as_ref())?,
         N::AlterSystemStmt(alter) => set_elsewhere(node, alter.setstmt.as_ref())?,
+        N::CreateTableAsStmt(create) => Found {
+            controls: names::executed(create.query.as_deref()),
+            ..utility::look(node)?
+        },
         other => utility::look(other)?,
     })
 }

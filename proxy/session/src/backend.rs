@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pgpalisade_policies::{Access, Chain, CommitsInside, Control, Statement};
+use pgpalisade_policies::{Access, Chain, CommitsInside, Control, Statement, WriteReason};
 
 use super::action::Disposition;
 use super::endings::{Ending, TERMINATED};
@@ -208,6 +208,9 @@ impl Session {
         // Without rows, this is the end of a portal whose rows all came before: set_config was called then, and is
         // not again.
         if statement.controls.is_empty() || command_tag == NO_ROW {
+            if matches!(statement.why, Some(WriteReason::Syntax(_))) {
+                self.server.note_unknown_syntax();
+            }
             return;
         }
         let verdict = Arc::clone(verdict);
@@ -227,15 +230,19 @@ impl Session {
         client.state.apply(&client.fence, accepted, control);
         if chains(control) {
             server.ledger.begin_another();
+            client.settings.note_undone();
         }
         if ends_transaction(control) {
             // If another transaction has begun in the same request, ReadyForQuery does not show this.
             server.names.end_transaction();
         }
         match control {
-            Control::Commit { .. } => self.adopt_settings(),
+            Control::Commit { .. } | Control::PrepareTransaction => self.adopt_settings(),
             Control::Rollback { .. } => self.client.settings.drop_pending(),
-            Control::RollbackTo(_) => self.doubt_settings(),
+            Control::RollbackTo(_) => {
+                self.client.settings.note_undone();
+                self.doubt_settings();
+            }
             Control::ResetAll | Control::DiscardAll => self.on_reset_all(control),
             _ => {}
         }

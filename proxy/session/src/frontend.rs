@@ -190,17 +190,15 @@ impl Session {
         if call.is_some_and(|(function, arguments)| reads_large_objects(function, &arguments)) {
             effects.class = Class::Read;
             effects.writes = Tables::none();
-        } else {
+        }
+        let request = Request::FunctionCall;
+        let action = self.decide_effects(frame.header, &effects, request, Refused::Whole);
+        if effects.class != Class::Read && matches!(action, Action::Forward(_)) {
             self.server.is_discarded = false;
             self.server.note_setting();
             self.server.keep(Leftover::Unread);
         }
-        self.decide_effects(
-            frame.header,
-            &effects,
-            Request::FunctionCall,
-            Refused::Whole,
-        )
+        action
     }
 
     fn on_judged_query(

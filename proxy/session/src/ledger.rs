@@ -58,6 +58,9 @@ pub struct Settled<'a>(PhantomData<&'a Ledger>);
 pub struct Ledger {
     in_flight: VecDeque<InFlight>,
     mode: ServerMode,
+    /// Whether a Sync was sent after data of the COPY that is being answered: the server ignores it, unless it has
+    /// refused the data before.
+    has_unclear_sync: bool,
     /// Whether a SHOW of the access mode was sent since the ledger was last empty, so rows must be checked for it.
     has_access_show: bool,
     /// Sum over the requests in flight.
@@ -82,8 +85,6 @@ enum ServerMode {
 enum Data {
     None,
     Sent,
-    /// A Sync after data: ignored, unless the server had already refused the data.
-    SentAndSynced,
 }
 
 impl Ledger {
@@ -92,9 +93,7 @@ impl Ledger {
     pub fn push(&mut self, mut entry: InFlight) {
         match (self.mode, entry.request) {
             (ServerMode::CopyIn(data), Request::Sync) => {
-                if data == Data::Sent {
-                    self.mode = ServerMode::CopyIn(Data::SentAndSynced);
-                }
+                self.has_unclear_sync |= data == Data::Sent;
                 return;
             }
             (ServerMode::CopyIn(_), Request::MalformedFlush) => return,
@@ -172,6 +171,7 @@ impl Ledger {
             tag::COPY_IN_RESPONSE => self.on_copy_in(),
             tag::READY_FOR_QUERY => self.on_ready(),
             tag::COMMAND_COMPLETE | tag::EMPTY_QUERY => {
+                self.has_unclear_sync = false;
                 front.completed += 1;
                 if front.request == Request::Execute {
                     self.take_front();
@@ -248,8 +248,8 @@ impl Ledger {
 
     /// Whether a Sync is ambiguous if the COPY fails now: it ended the cycle if the server had already refused the
     /// data.
-    pub(crate) fn has_unclear_sync(&self) -> bool {
-        self.mode == ServerMode::CopyIn(Data::SentAndSynced)
+    pub(crate) const fn has_unclear_sync(&self) -> bool {
+        self.has_unclear_sync
     }
 
     /// Changes of names that are in flight.

@@ -170,6 +170,13 @@ impl ServerHalf {
         }
     }
 
+    /// Notes that the server has run a text which the grammar here refuses: it may have done anything.
+    pub(super) fn note_unknown_syntax(&mut self) {
+        self.note_setting();
+        self.keep(Leftover::Unread);
+        self.names.forget_statements();
+    }
+
     /// Writes what removes all that a client has left, also by functions, except libraries and their connections. If it
     /// fails, the session ends.
     ///

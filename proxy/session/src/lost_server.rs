@@ -84,10 +84,11 @@ impl Fate {
                 rest.iter().for_each(|statement| self.run(statement));
             }
             // A name may stand for anything.
-            None => {
+            None if entry.request.runs() => {
                 self.is_undone = false;
                 self.commits |= entry.request == Request::Execute && entry.leave != Leave::Read;
             }
+            None => {}
         }
     }
 

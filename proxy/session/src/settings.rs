@@ -30,6 +30,8 @@ pub(super) struct Settings {
     pending: Vec<(Box<str>, Option<Text>)>,
     /// What the server has reported in the open transaction, until a commit makes it known what has set it.
     strayed: Vec<(Box<[u8]>, Reported)>,
+    /// Whether a part of it was undone since the last ReadyForQuery, which reports settings again.
+    has_undone: bool,
 }
 
 /// When the server has reported a setting of the open transaction.
@@ -47,11 +49,17 @@ impl Settings {
         kept: None,
         pending: Vec::new(),
         strayed: Vec::new(),
+        has_undone: false,
     };
 
     /// Notes that a transaction was rolled back, or its server connection lost.
     pub(super) fn drop_pending(&mut self) {
         self.pending.clear();
+    }
+
+    /// Notes the end of a transaction that begins another, or a ROLLBACK TO.
+    pub(super) fn note_undone(&mut self) {
+        self.has_undone = !self.strayed.is_empty();
     }
 
     /// Notes that another server connection reports from now on.
@@ -245,8 +253,12 @@ impl Session {
     }
 
     fn settle_strayed(&mut self, status: TransactionStatus) {
-        let strayed = &mut self.client.settings.strayed;
-        if status == TransactionStatus::InTransaction {
+        let settings = &mut self.client.settings;
+        let has_undone = std::mem::take(&mut settings.has_undone);
+        let strayed = &mut settings.strayed;
+        if status != TransactionStatus::Idle {
+            let undoes = has_undone || status == TransactionStatus::Failed;
+            strayed.retain(|(_, reported)| !(undoes && *reported == Reported::Again));
             let all = strayed.iter_mut();
             return all.for_each(|(_, reported)| *reported = Reported::Before);
         }

@@ -5,7 +5,9 @@ use pgpalisade_test_servers::machine::wait_until;
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Endpoint, PROTOCOL_3_0, Wire, tags, trusted};
+use pgpalisade_test_servers::wire::{
+    Batch, Endpoint, PROTOCOL_3_0, Wire, errors, pretty, tags, trusted,
+};
 
 use super::{MOMENT, scarce, stage};
 
@@ -83,4 +85,49 @@ fn a_message_of_the_server_is_passed_on_whole() {
         (b'A', &b"c\0\0"[..])
     );
     assert_eq!(client.rows("SELECT 1"), [["1"]]);
+}
+
+/// PostgreSQL may have refused the data before, and then answers the Sync, too.
+#[test]
+fn a_sync_among_the_data_of_a_copy_that_fails_ends_the_client() {
+    let stage = scarce("5s");
+    for end in [
+        Batch::new().copy_done(),
+        Batch::new().copy_fail("no"),
+        Batch::new(),
+    ] {
+        let mut leader = stage.leader("34");
+        let copy = "COPY jobs FROM STDIN";
+        leader.send(&Batch::new().query(copy));
+        leader.until(b'G');
+        leader.send(&Batch::new().copy_data(b"no number\n").sync().then(&end));
+        if end.bytes().is_empty() {
+            leader.send(&Batch::new().copy_done());
+        }
+        let told = leader.until_closed();
+        let fatal = told
+            .iter()
+            .any(|told| told.severity() == "FATAL" && told.sqlstate() == "08P01");
+        assert!(fatal, "{}", pretty(&told));
+        let mut next = stage.leader("34");
+        next.fails("SELECT 1/0", "22012");
+        assert_eq!(next.rows("SELECT 7"), [["7"]]);
+    }
+    // If it succeeds, PostgreSQL has ignored the Sync.
+    let mut leader = stage.leader("34");
+    leader.send(&Batch::new().query("COPY jobs FROM STDIN"));
+    leader.until(b'G');
+    leader.send(&Batch::new().copy_data(b"7\n").sync().copy_done());
+    assert_eq!(tags(&leader.until_ready()), "C ZI");
+    assert_eq!(leader.rows("SELECT id FROM jobs"), [["7"]]);
+}
+
+#[test]
+fn a_function_call_that_is_refused_leaves_nothing() {
+    let stage = scarce("500ms");
+    let (mut one, mut other) = (stage.plain(), stage.plain());
+    // lo_creat
+    let answer = one.run(&Batch::new().function_call(957, &["1"]));
+    assert_eq!(errors(&answer), ["PF002"]);
+    other.ok("SELECT 1");
 }

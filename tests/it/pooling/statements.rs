@@ -312,3 +312,19 @@ fn what_a_statement_leaves_by_its_name_is_kept() {
         }
     }
 }
+
+#[test]
+fn create_table_as_execute_runs_the_clients_own() {
+    for stage in of("1") {
+        let (mut one, mut other) = (stage.leader("34"), stage.plain());
+        one.run(&b().parse("s", "SELECT 'one' AS whose").sync());
+        other.run(&b().parse("s", "SELECT 'other' AS whose").sync());
+        for (nth, text) in ["", "EXPLAIN ANALYZE "].into_iter().enumerate() {
+            other.ok("SELECT 1");
+            one.ok(&format!("{text}CREATE TABLE t{nth} AS EXECUTE s"));
+            other.ok("SELECT 1");
+            let whose = stage.postgres.value(&format!("SELECT whose FROM t{nth}"));
+            assert_eq!(whose, "one");
+        }
+    }
+}

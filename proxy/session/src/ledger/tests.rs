@@ -484,7 +484,9 @@ fn a_sync_among_the_data_of_a_copy() {
         ("dd", false),
         ("dS", true),
         ("SdSd", true),
-        ("dSc", false),
+        ("dSc", true),
+        ("dScC", false),
+        ("Sdc", false),
     ] {
         let mut ledger = Ledger::default();
         ledger.push(request('Q'));
@@ -493,6 +495,7 @@ fn a_sync_among_the_data_of_a_copy() {
             match letter {
                 'd' => ledger.on_copy_data(),
                 'c' => ledger.end_copy_in(),
+                'C' => drop(ledger.on_reply(tag::COMMAND_COMPLETE)),
                 other => ledger.push(request(other)),
             }
         }

@@ -313,9 +313,14 @@ fn what_a_client_sets_goes_with_it() {
 
 /// Runs a text after which the server reports settings.
 fn reports(subject: &mut Subject, text: &str, reported: &[&str], status: u8) {
-    subject.send(&query(text));
-    let tag = text.split(' ').next().unwrap();
-    let _ = subject.reply(b'C', &strings(&[tag]));
+    let fails = text.strip_prefix('!');
+    subject.send(&query(fails.unwrap_or(text)));
+    if fails.is_some() {
+        let _ = subject.fail();
+    } else {
+        let tag = text.split(' ').next().unwrap();
+        let _ = subject.reply(b'C', &strings(&[tag]));
+    }
     for name in reported {
         let _ = subject.reply(b'S', &strings(&[name, "x"]));
     }
@@ -371,6 +376,49 @@ fn a_setting_that_is_back_at_the_end_of_its_transaction_keeps_nothing() {
             &[
                 ("SET LOCAL TimeZone = 'x'", &["TimeZone"], b'T'),
                 ("COMMIT", &["DateStyle", "TimeZone"], b'I'),
+            ],
+            "keeps Setting",
+        ),
+        (
+            &[
+                ("SET TimeZone = 'x'", &["TimeZone"], b'T'),
+                ("ROLLBACK", &["TimeZone"], b'I'),
+            ],
+            "",
+        ),
+        (
+            &[
+                ("SET LOCAL TimeZone = 'x'", &["TimeZone"], b'T'),
+                ("COMMIT AND CHAIN", &["TimeZone"], b'T'),
+                ("COMMIT", &[], b'I'),
+            ],
+            "",
+        ),
+        (
+            &[
+                ("SAVEPOINT s", &[], b'T'),
+                ("SET LOCAL TimeZone = 'x'", &["TimeZone"], b'T'),
+                ("ROLLBACK TO s", &["TimeZone"], b'T'),
+                ("COMMIT", &[], b'I'),
+            ],
+            "",
+        ),
+        (
+            &[
+                ("SET LOCAL TimeZone = 'x'", &["TimeZone"], b'T'),
+                ("SAVEPOINT s", &[], b'T'),
+                ("!SELECT 1/0", &[], b'E'),
+                ("ROLLBACK TO s", &[], b'T'),
+                ("COMMIT", &["TimeZone"], b'I'),
+            ],
+            "",
+        ),
+        (
+            &[
+                ("SET LOCAL TimeZone = 'x'", &["TimeZone"], b'T'),
+                ("SAVEPOINT s", &[], b'T'),
+                ("ROLLBACK TO s", &[], b'T'),
+                ("COMMIT", &[], b'I'),
             ],
             "keeps Setting",
         ),
