@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::allocation::{boxed, counted};
 use crate::effects::Effects;
-use crate::write_reason::WriteReason;
+use crate::write_reason::Opaque;
 
 /// The access mode of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub enum Mistake {
     /// neither SET nor a plain SELECT of set_config.
     DoesNotDeclare(FencingVariable),
     /// The text names a `fencing.` setting but was not understood, so its effect is unknown.
-    Unreadable(Box<WriteReason>),
+    Unreadable(Opaque),
 }
 
 /// Subject of a SHOW that the proxy answers.

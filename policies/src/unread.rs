@@ -11,15 +11,14 @@ pub(crate) fn may_name_ours(text: &[u8]) -> bool {
 }
 
 /// A single write that may do anything. If the text names a `fencing.` setting, it counts as a mistake: it may or may
-/// not be a declaration. PostgreSQL nearly always refuses a syntax error too, so that needs no other control, and for
-/// a SET alone none.
+/// not be a declaration. A syntax error needs no controls: PostgreSQL nearly always refuses the text too, and what one
+/// that it runs has left is unknown.
 pub(crate) fn analysis(text: &[u8], why: WriteReason) -> Analysis {
     let mut controls = Vec::new();
-    let is_refused = matches!(why, WriteReason::Syntax(_)) && is_set(text);
-    if may_name_ours(text) && !is_refused {
-        controls.push(Control::Mistake(Mistake::Unreadable(Box::new(why.clone()))));
-    }
-    if let WriteReason::Opaque(_) = why {
+    if let WriteReason::Opaque(why) = why {
+        if may_name_ours(text) {
+            controls.push(Control::Mistake(Mistake::Unreadable(why)));
+        }
         // Keywords are ASCII in every encoding.
         let may_name: [&[u8]; 4] = [b"prepare", b"deallocate", b"discard", b"execute"];
         if may_name.iter().any(|word| contains(text, word)) {
@@ -33,14 +32,6 @@ pub(crate) fn analysis(text: &[u8], why: WriteReason) -> Analysis {
         }
     }
     analysis
-}
-
-/// Whether a text is a SET alone: every version of the grammar has the same.
-fn is_set(text: &[u8]) -> bool {
-    let text = text.trim_ascii();
-    let text = text.strip_suffix(b";").unwrap_or(text);
-    let verb = text.get(..4).unwrap_or_default();
-    verb.eq_ignore_ascii_case(b"set ") && !text.contains(&b';')
 }
 
 /// Whether a text contains a word of ASCII letters, in any case.

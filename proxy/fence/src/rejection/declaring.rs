@@ -180,7 +180,7 @@ impl Rejection {
             ),
             Mistake::Unreadable(why) => (
                 "cannot tell what this query does with the settings of pgpalisade".to_owned(),
-                format!("It names one of them, and {why}."),
+                format!("It names one of them, and cannot be judged because {why}."),
                 "Send SET fencing.token as a query of its own, in ASCII characters.".to_owned(),
             ),
             Mistake::DoesNotDeclare(variable) => {

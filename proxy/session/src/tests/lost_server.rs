@@ -136,7 +136,7 @@ fn pipelined(subject: &mut Subject, text: &str) {
 
 #[test]
 fn requests_in_flight_are_answered() {
-    let rows: [(&str, Work, Cause, &str, &str); 24] = {
+    let rows: [(&str, Work, Cause, &str, &str); 23] = {
         use Cause::{Closed, Crashed, Deposed, TakenOver, Terminated};
         [
             ("nothing", |_| {}, Closed, "Q", "|.|idle"),
@@ -248,18 +248,6 @@ fn requests_in_flight_are_answered() {
                 |s| {
                     wrote(s);
                     s.send(&query("ROLLBACK"));
-                },
-                Closed,
-                "Q",
-                "08006 I|.|idle",
-            ),
-            (
-                "ROLLBACK by an Execute",
-                |s| {
-                    wrote(s);
-                    for message in [parse("", "ROLLBACK"), bind("", ""), execute("", 0), sync()] {
-                        s.send(&message);
-                    }
                 },
                 Closed,
                 "Q",
