@@ -4,6 +4,7 @@ mod drivers;
 mod hashing;
 mod hostile;
 mod kept;
+mod pooled;
 mod sources;
 mod table;
 mod who_exists;

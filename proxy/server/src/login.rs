@@ -305,7 +305,7 @@ async fn establish(
         let client = entry.client();
         worker.gate.is_open().await;
         let (logins, pooling) = (&worker.shared.logins, &worker.shared.pooling);
-        let obtain = async |login: &SharedLogin| try_login(worker, client, login).await;
+        let obtain = async |login: SharedLogin| try_login(worker, client, login).await;
         let packet = request.packet();
         let login = pooled::authenticate(&mut exchange, logins, packet, pooling, obtain).await?;
         let seat = Seat::new(worker, client, login.login, login.cancel_key);

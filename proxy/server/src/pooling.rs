@@ -19,7 +19,7 @@ use pgpalisade_policies::PoolMode;
 use pgpalisade_pool::Budget;
 use tokio::sync::Semaphore;
 
-pub(crate) use admissions::Admissions;
+pub(crate) use admissions::{Admissions, Admitted};
 pub(crate) use greeting::{Greeting, InitialReports};
 
 /// How long a client has a server connection for itself.

@@ -38,7 +38,7 @@ fn on_both_ways(test: impl Fn(&Way)) {
 
 impl Way {
     /// A session of `app`, logged in by the method that the proxy asks for.
-    fn session(&self, more: &[(&str, &str)]) -> Result<Wire, String> {
+    pub(super) fn session(&self, more: &[(&str, &str)]) -> Result<Wire, String> {
         let client = self.stage.authority.client();
         let mut wire = Wire::connect_tls(&self.proxy.endpoint(), &client).unwrap();
         let parameters = [&[("user", "app"), ("database", "postgres")], more].concat();

@@ -100,7 +100,7 @@ impl Worker {
     }
 
     /// Says goodbye, and removes the registration if the server has closed.
-    async fn says_goodbye(self: Rc<Self>, closed: Option<Box<Backend>>) {
+    pub(super) async fn says_goodbye(self: Rc<Self>, closed: Option<Box<Backend>>) {
         let Some(closed) = closed else {
             return;
         };

@@ -17,7 +17,7 @@ use super::reset::has_settings;
 use crate::pooling::backends::{Answer, Backend, Backends, Handed, Machine, Tokens};
 use crate::pooling::cancel_keys::{CancelKey, Cancellable};
 use crate::pooling::census::Census;
-use crate::pooling::{Greeting, SharedLogin};
+use crate::pooling::{Admitted, Greeting, SharedLogin};
 use crate::upstream::ServerSide;
 use crate::worker::Worker;
 
@@ -308,20 +308,34 @@ impl Drop for Lent {
 pub(crate) async fn try_login(
     worker: &Rc<Worker>,
     client: ClientId,
-    login: &SharedLogin,
-) -> Result<Arc<Greeting>, OpenError> {
+    login: SharedLogin,
+) -> Result<Admitted, OpenError> {
     let Some(backends) = &worker.backends else {
         return Err(OpenError::Closed);
     };
     let _wait = LoginWait { worker, client };
-    let handed = borrow(worker, client, login, None).await?;
-    let (id, residue) = (handed.id, handed.residue);
-    let greeting = Arc::clone(&handed.backend.greeting);
-    backends.idle.borrow_mut().insert(id, handed.backend);
+    let Handed {
+        id,
+        backend,
+        residue,
+    } = borrow(worker, client, &login, None).await?;
+    let greeting = Arc::clone(&backend.greeting);
+    // An equal login may have been admitted meanwhile: then nobody would ask for this connection again.
+    let shared = worker
+        .shared
+        .pooling
+        .admissions
+        .find(&login, Instant::now());
+    if let Some((shared, _)) = shared.filter(|(shared, _)| *shared != login) {
+        backends.ended(worker, id);
+        tokio::task::spawn_local(Rc::clone(worker).says_goodbye(Some(backend)));
+        return Ok((shared, greeting));
+    }
+    backends.idle.borrow_mut().insert(id, backend);
     backends.decide(worker, |pool, now| {
         pool.given_back(now, id, Access::ReadOnly, residue);
     });
-    Ok(greeting)
+    Ok((login, greeting))
 }
 
 async fn borrow(

@@ -14,7 +14,7 @@ use super::exchange::Exchange;
 use crate::accounts::Logins;
 use crate::backends::OpenError;
 use crate::pooling::cancel_keys::CancelKey;
-use crate::pooling::{Greeting, Pooling, SharedLogin};
+use crate::pooling::{Admitted, Greeting, Pooling, SharedLogin};
 
 /// A client that knows everything but that it may begin: ReadyForQuery is for the relay to send.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(super) async fn authenticate(
     logins: &Logins,
     packet: &[u8],
     pooling: &Pooling,
-    obtain: impl AsyncFnOnce(&SharedLogin) -> Result<Arc<Greeting>, OpenError>,
+    obtain: impl AsyncFnOnce(SharedLogin) -> Result<Admitted, OpenError>,
 ) -> Result<PooledLogin, LoginError> {
     let Ok(StartupPacket::Startup(message)) = parse(packet) else {
         return Err(LoginError::Layout);
@@ -49,10 +49,7 @@ pub(super) async fn authenticate(
     };
     let (login, greeting) = match pooling.admissions.find(&login, Instant::now()) {
         Some(admitted) => admitted,
-        None => {
-            let greeting = obtain(&login).await?;
-            (login, greeting)
-        }
+        None => obtain(login).await?,
     };
     let cancel_key = pooling.cancel_keys.issue(message.secret_len());
     out.extend_from_slice(&proof.admission);

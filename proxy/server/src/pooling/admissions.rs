@@ -16,6 +16,9 @@ const VALID_FOR: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Admissions(Arc<Mutex<HashMap<Bytes, Admission>>>);
 
+/// A login with the credentials in use, and what PostgreSQL said to it.
+pub(crate) type Admitted = (SharedLogin, Arc<Greeting>);
+
 #[derive(Debug)]
 struct Admission {
     at: Instant,
@@ -25,10 +28,16 @@ struct Admission {
 }
 
 impl Admission {
-    fn is_valid(&self, now: Instant) -> bool {
-        let is_recent = now.saturating_duration_since(self.at) < VALID_FOR;
-        let is_kept = |weak: &Weak<Credentials>| weak.strong_count() > 0;
-        is_recent && self.credentials.as_ref().is_none_or(is_kept)
+    fn is_recent(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.at) < VALID_FOR
+    }
+
+    /// Whether clients have the credentials, or a client without any may come.
+    fn is_kept(&self, now: Instant) -> bool {
+        match &self.credentials {
+            Some(known) => known.strong_count() > 0,
+            None => self.is_recent(now),
+        }
     }
 
     /// The login with the credentials in use, if they are the same.
@@ -46,13 +55,16 @@ impl Admission {
 }
 
 impl Admissions {
-    /// Notes that PostgreSQL has admitted this login.
+    /// Notes that PostgreSQL has admitted this login. Credentials in use stay those that its clients share.
     pub(crate) fn note(&self, login: &SharedLogin, greeting: &Arc<Greeting>, now: Instant) {
         let mut admissions = self.0.lock();
-        admissions.retain(|_, admission| admission.is_valid(now));
+        admissions.retain(|_, admission| admission.is_kept(now));
+        let known = admissions.get(&login.packet);
+        let known = known.and_then(|known| known.shared(login));
+        let credentials = &known.as_ref().unwrap_or(login).credentials;
         let admission = Admission {
             at: now,
-            credentials: login.credentials.as_ref().map(Arc::downgrade),
+            credentials: credentials.as_ref().map(Arc::downgrade),
             greeting: Arc::clone(greeting),
         };
         admissions.insert(login.packet.clone(), admission);
@@ -68,14 +80,10 @@ impl Admissions {
     }
 
     /// What PostgreSQL said to this login within the last minute.
-    pub(crate) fn find(
-        &self,
-        login: &SharedLogin,
-        now: Instant,
-    ) -> Option<(SharedLogin, Arc<Greeting>)> {
+    pub(crate) fn find(&self, login: &SharedLogin, now: Instant) -> Option<Admitted> {
         let admissions = self.0.lock();
         let known = admissions.get(&login.packet);
-        let known = known.filter(|admission| admission.is_valid(now))?;
+        let known = known.filter(|admission| admission.is_recent(now))?;
         Some((known.shared(login)?, Arc::clone(&known.greeting)))
     }
 }
@@ -140,6 +148,23 @@ mod tests {
         assert!(admissions.find(&login("app", "right"), now).is_none());
         admissions.note(&login("other", ""), &Arc::default(), now);
         assert_eq!(admissions.0.lock().len(), 1);
+    }
+
+    #[test]
+    fn clients_that_come_later_or_together_share_one_copy_too() {
+        let (admissions, now) = (Admissions::default(), Instant::now());
+        let first = login("app", "right");
+        admissions.note(&first, &Arc::default(), now);
+        for after in [Duration::ZERO, VALID_FOR] {
+            let next = login("app", "right");
+            admissions.note(&next, &Arc::default(), now + after);
+            let (shared, _) = admissions.find(&next, now + after).unwrap();
+            assert!(shared == first && shared != next, "{after:?}");
+        }
+        let changed = login("app", "changed");
+        admissions.note(&changed, &Arc::default(), now);
+        let (shared, _) = admissions.find(&login("app", "changed"), now).unwrap();
+        assert!(shared == changed);
     }
 
     #[test]

@@ -87,9 +87,9 @@ struct Postgres<'a> {
 }
 
 impl Postgres<'_> {
-    async fn open(&self, login: &SharedLogin) -> Result<Arc<Greeting>, OpenError> {
+    async fn open(&self, login: SharedLogin) -> Result<Admitted, OpenError> {
         assert_eq!(login.packet, packet(0, &PARAMETERS));
-        if !(self.admits)(login) {
+        if !(self.admits)(&login) {
             return Err(OpenError::Refused(Bytes::from_static(b"E\0\0\0\x05\0")));
         }
         let (mut greeting, mut report) = (Greeting::default(), BytesMut::new());
@@ -100,8 +100,8 @@ impl Postgres<'_> {
         }
         let greeting = Arc::new(greeting);
         let admissions = &self.pooling.admissions;
-        admissions.note(login, &greeting, Instant::now());
-        Ok(greeting)
+        admissions.note(&login, &greeting, Instant::now());
+        Ok((login, greeting))
     }
 }
 
@@ -125,7 +125,7 @@ async fn logged_in<T>(
         pending: &mut pending.enter(),
     };
     let startup = packet(9, &PARAMETERS);
-    let obtain = async |login: &SharedLogin| postgres.unwrap().open(login).await;
+    let obtain = async |login: SharedLogin| postgres.unwrap().open(login).await;
     let serving = authenticate(&mut client, logins, &startup, pooling, obtain);
     tokio::join!(serving, behaves(Client(theirs)))
 }
