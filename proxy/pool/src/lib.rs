@@ -39,6 +39,8 @@ pub struct ClientId(pub u64);
 /// Rights of a backend, and need of a client: half of a key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access<T> {
+    /// A login that PostgreSQL is to decide on needs a new backend, which is read-only afterwards.
+    New,
     /// Transactions are read-only.
     ReadOnly,
     /// The policy frees writes.
@@ -55,6 +57,7 @@ impl<T: Ord> Access<T> {
     /// Access of a new backend that serves it.
     const fn born(&self) -> Self {
         match self {
+            Self::New => Self::New,
             Self::Exempt => Self::Exempt,
             Self::ReadOnly | Self::Tokens(_) => Self::ReadOnly,
         }
@@ -62,7 +65,11 @@ impl<T: Ord> Access<T> {
 
     /// Whether a backend of this access may be lent for another, or become one of it.
     fn serves(&self, wanted: &Self) -> bool {
-        self == wanted || *self == Self::ReadOnly && wanted.is_tokens()
+        match self {
+            Self::New => matches!(wanted, Self::New | Self::ReadOnly),
+            Self::ReadOnly => *wanted == Self::ReadOnly || wanted.is_tokens(),
+            Self::Exempt | Self::Tokens(_) => self == wanted,
+        }
     }
 }
 
@@ -110,7 +117,8 @@ pub enum Order<L> {
 pub enum Refusal {
     /// None was free in time.
     Timeout,
-    /// The opening that has just ended failed, and its login has no other backend. The client gets the server's error.
+    /// The opening that has just ended failed, and its login has no other backend, or the client needs a new one. The
+    /// client gets the server's error.
     OpenFailed,
 }
 
@@ -257,6 +265,12 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         backend.expires_at = now.saturating_add(lives);
         if let Some(login) = self.logins.get_mut(&backend.login) {
             login.opened();
+            // The client that it was opened for has left.
+            if backend.access == Access::New && login.line(&Access::New).waiters.is_empty() {
+                login.leave(id, &backend.access, &backend.state);
+                backend.access = Access::ReadOnly;
+                login.enter(id, &backend.access, &backend.state);
+            }
         }
         self.free(now, id);
     }
@@ -291,13 +305,10 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         login.leave(id, &backend.access, &backend.state);
         if matches!(backend.state, State::Opening) {
             login.failed(now);
-            if login.is_bare() {
-                let lines = login.lines.values_mut();
-                for waiter in lines.flat_map(|line| line.waiters.drain(..)) {
-                    self.waiting -= 1;
-                    let refusal = Order::Refuse(waiter.client, Refusal::OpenFailed);
-                    self.orders.push_back(refusal);
-                }
+            for waiter in login.concerned(&backend.access) {
+                self.waiting -= 1;
+                let refusal = Order::Refuse(waiter.client, Refusal::OpenFailed);
+                self.orders.push_back(refusal);
             }
         }
         self.serve(now);

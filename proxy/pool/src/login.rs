@@ -124,10 +124,14 @@ impl<T: Clone + Ord> Login<T> {
         opening < OPENINGS_MAX && now >= self.backoff.until
     }
 
-    /// Whether no backend is open.
-    pub(crate) fn is_bare(&self) -> bool {
+    /// Takes the waiters that an opening concerns which has failed: all, if no backend is open, or those of a login.
+    pub(crate) fn concerned(&mut self, access: &Access<T>) -> impl Iterator<Item = Waiter> {
         let mut lines = self.lines.values();
-        lines.all(|line| line.idle.is_empty() && line.lent + line.resetting == 0)
+        let is_bare = lines.all(|line| line.idle.is_empty() && line.lent + line.resetting == 0);
+        let is_login = *access == Access::New;
+        let lines = self.lines.iter_mut();
+        let lines = lines.filter(move |(of, _)| is_bare || is_login && **of == Access::New);
+        lines.flat_map(|(_, line)| line.waiters.drain(..))
     }
 
     pub(crate) fn opened(&mut self) {

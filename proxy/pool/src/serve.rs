@@ -168,7 +168,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         let access = wanted.born();
         let birth = match access {
             Access::Exempt => Birth::Exempt,
-            Access::ReadOnly | Access::Tokens(_) => Birth::ReadOnly,
+            Access::New | Access::ReadOnly | Access::Tokens(_) => Birth::ReadOnly,
         };
         let of = self.logins.entry(login.clone()).or_default();
         of.places += 1;

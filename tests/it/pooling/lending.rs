@@ -52,6 +52,26 @@ fn a_login_that_is_given_up_declares_nothing() {
     stage.leader("33").ok("SELECT 1");
 }
 
+/// Also while a connection of an earlier login is idle.
+#[test]
+fn postgresql_decides_on_a_login() {
+    let stage = stage("3");
+    stage.postgres.sql("CREATE ROLE app LOGIN");
+    let (mut one, mut other) = (stage.user("app"), stage.user("app"));
+    one.ok("BEGIN; SELECT 1");
+    stage.postgres.sql("ALTER ROLE app NOLOGIN");
+    // No connection can be opened any more, so it waits for the other's.
+    other.send(&Batch::new().query("SELECT 1"));
+    std::thread::sleep(MOMENT);
+    one.ok("COMMIT");
+    assert_eq!(tags(&other.until_ready()), "T D C ZI");
+    let mut next = Wire::connect(&stage.proxy.endpoint());
+    next.startup(PROTOCOL_3_0, &[("user", "app"), ("database", "postgres")]);
+    let answer = next.until_closed();
+    assert_eq!(answer[0].sqlstate(), "28000");
+    one.ok("SELECT 1");
+}
+
 /// A notification, of which one half comes with the reply to the client's statement.
 #[test]
 fn a_message_of_the_server_is_passed_on_whole() {

@@ -35,10 +35,12 @@ guards! {
     TokensTold: OTHER_ACCESS, 0;
     /// The exemption is.
     ExemptTold: OTHER_ACCESS, 0;
+    /// A login says that PostgreSQL is to decide.
+    NewTold: USED, 1;
     /// A session says what it has registered.
     RegistrationTold: OTHER_ACCESS, 0;
     /// A session closes a backend whose registration ended unclear.
-    UnclearClosed: UNCLEAR, 3;
+    UnclearClosed: UNCLEAR, 0;
     // Lending
     /// A client begins with a reset if it is told so.
     ResetFirst: LEAK, 0;
@@ -49,7 +51,7 @@ guards! {
     /// Backends reset once their client has left.
     LeftTold: LINGERS, 2;
     /// Waiters that left are forgotten.
-    WaiterLeftTold: NOT_WAITING, 0;
+    WaiterLeftTold: NOT_WAITING, 2;
     /// Ended backends are forgotten.
     EndedTold: DEAD, 0;
     /// Events of a backend that is gone change nothing.
@@ -65,5 +67,5 @@ guards! {
     /// Time passes.
     TickTold: ENDLESS, 8;
     /// A long wait makes way.
-    Patience: STARVED, 57;
+    Patience: STARVED, 576;
 }

@@ -11,6 +11,7 @@ pub(super) type Broken = &'static str;
 pub(super) const TWO_OWNERS: Broken = "a backend is lent while it is not idle";
 pub(super) const OTHER_LOGIN: Broken = "a backend of another login is lent";
 pub(super) const OTHER_ACCESS: Broken = "a backend of another access is lent";
+pub(super) const USED: Broken = "a backend that is not new is lent for a login";
 pub(super) const UNCLEAR: Broken = "a backend is lent whose registration ended unclear";
 pub(super) const LEAK: Broken = "what a client has left is seen by another";
 pub(super) const LINGERS: Broken = "what a client has left outlives it";
@@ -29,7 +30,7 @@ pub(super) const STARVED: Broken = "a client starves";
 pub(super) const NOT_DRAINED: Broken = "the pool does not empty";
 
 pub(super) const LOGINS: usize = 3;
-const ACCESSES: usize = 4;
+const ACCESSES: usize = 5;
 
 /// Index of an access in a table.
 pub(super) fn column(access: &Access<u8>) -> usize {
@@ -37,6 +38,7 @@ pub(super) fn column(access: &Access<u8>) -> usize {
         Access::ReadOnly => 0,
         Access::Exempt => 1,
         Access::Tokens(token) => 2 + usize::from(*token),
+        Access::New => 4,
     }
 }
 
@@ -59,6 +61,7 @@ pub(super) struct Server {
     pub(super) doing: Doing,
     /// Client whose settings and locks it has.
     pub(super) residue: Option<ClientId>,
+    pub(super) is_new: bool,
     pub(super) is_unclear: bool,
     pub(super) is_pinned: bool,
     pub(super) is_dead: bool,

@@ -40,6 +40,7 @@ fn access(text: &str) -> Access<u8> {
     match text {
         "ro" => Access::ReadOnly,
         "exempt" => Access::Exempt,
+        "new" => Access::New,
         token => Access::Tokens(token.strip_prefix('t').unwrap().parse().unwrap()),
     }
 }
@@ -269,6 +270,38 @@ fn a_key_is_for_life() {
         let order = script.pool.next_order();
         assert_eq!(order, Some(Order::Close(backend)), "{wanted} {becomes}");
     }
+}
+
+#[test]
+fn a_login_needs_a_new_backend() {
+    run_at_most(
+        2,
+        "1 wants a new => open b1 a
+        opened b1 => 1 gets b1
+        back b1 ro tidy
+        1 wants a ro => 1 gets b1
+        back b1 ro tidy
+        2 wants a new => open b2 a
+        ended b2 => 2 failed
+        ms 100
+        2 wants a new => open b3 a
+        opened b3 => 2 gets b3
+        back b3 ro tidy
+        2 wants a new => close b1
+        3 wants a ro => 3 gets b3
+        2 leaves
+        ended b1
+        2 wants a new => open b4 a
+        4 wants a ro
+        2 leaves
+        opened b4 => 4 gets b4
+        back b4 ro tidy
+        2 wants a new => close b4
+        ended b4 => open b5 a
+        4 wants a ro
+        back b3 ro tidy => 4 gets b3
+        ended b5 => 2 failed",
+    );
 }
 
 #[test]

@@ -285,6 +285,8 @@ impl World {
             Access::Tokens(token)
         } else if draw < self.draw.tokens + self.draw.exempt {
             Access::Exempt
+        } else if draw < self.draw.tokens + self.draw.exempt + self.draw.new {
+            Access::New
         } else {
             Access::ReadOnly
         };
@@ -299,6 +301,7 @@ impl World {
         let told = match access {
             Access::Exempt if !self.keeps(Guard::ExemptTold) => Access::ReadOnly,
             Access::Tokens(_) if !self.keeps(Guard::TokensTold) => Access::Tokens(0),
+            Access::New if !self.keeps(Guard::NewTold) => Access::ReadOnly,
             access => access,
         };
         self.pool.wanted(self.now, id, &told_login, told);
@@ -332,7 +335,7 @@ impl World {
                     server.doing,
                     Doing::Idle | Doing::Lent(..) | Doing::Resetting
                 );
-                server.login == login && is_open
+                server.login == login && is_open && client.access != Access::New
             }),
         };
         if is_early {
@@ -365,7 +368,8 @@ impl World {
             return self.breaks(DEAD);
         };
         let (login, access) = (client.login, client.access.clone());
-        let may_register = matches!(access, Access::Tokens(_)) && server.access == Access::ReadOnly;
+        let may_become =
+            matches!(access, Access::Tokens(_) | Access::New) && server.access == Access::ReadOnly;
         let mut others = self.clients.values().filter(|other| {
             let is_same = other.login == login && other.access == access;
             is_same && other.waits.is_some_and(|(other, _)| other < number)
@@ -376,7 +380,8 @@ impl World {
         let broken = [
             (server.doing != Doing::Idle, TWO_OWNERS),
             (server.login != login, OTHER_LOGIN),
-            (server.access != access && !may_register, OTHER_ACCESS),
+            (server.access != access && !may_become, OTHER_ACCESS),
+            (access == Access::New && !server.is_new, USED),
             (server.is_unclear, UNCLEAR),
             (is_other(server.residue) && !is_reset, LEAK),
             (server.is_known_dead, DEAD),
@@ -394,8 +399,9 @@ impl World {
         self.lent += 1;
         self.truth.counts[usize::from(login)].waiting[column(&access)] -= 1;
         self.truth.does(backend, Doing::Lent(id, column(&access)));
-        if let Some(server) = self.truth.servers.get_mut(&backend).filter(|_| is_reset) {
-            server.residue = None;
+        if let Some(server) = self.truth.servers.get_mut(&backend) {
+            server.is_new = false;
+            server.residue = server.residue.filter(|_| !is_reset);
         }
         if let Some(client) = self.clients.get_mut(&id) {
             (client.waits, client.has) = (None, Some(backend));
@@ -488,6 +494,7 @@ impl World {
             },
             doing: Doing::Opening,
             residue: None,
+            is_new: true,
             is_unclear: false,
             is_pinned: false,
             is_dead: false,

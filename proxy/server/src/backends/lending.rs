@@ -177,8 +177,9 @@ impl Seat {
         settings: Option<&Arc<Texts>>,
     ) -> Result<Borrowed, OpenError> {
         let worker = Rc::clone(&self.worker);
+        let access = tokens.map_or(Access::ReadOnly, Access::Tokens);
         loop {
-            let handed = borrow(&worker, self.client, &self.login, tokens.clone()).await?;
+            let handed = borrow(&worker, self.client, &self.login, access.clone()).await?;
             let Handed {
                 id,
                 mut backend,
@@ -304,7 +305,7 @@ impl Drop for Lent {
     }
 }
 
-/// Has a login tried by a connection of the pool.
+/// Has PostgreSQL decide on a login, by a new connection of the pool.
 pub(crate) async fn try_login(
     worker: &Rc<Worker>,
     client: ClientId,
@@ -318,7 +319,7 @@ pub(crate) async fn try_login(
         id,
         backend,
         residue,
-    } = borrow(worker, client, &login, None).await?;
+    } = borrow(worker, client, &login, Access::New).await?;
     let greeting = Arc::clone(&backend.greeting);
     // An equal login may have been admitted meanwhile: then nobody would ask for this connection again.
     let shared = worker
@@ -342,12 +343,11 @@ async fn borrow(
     worker: &Rc<Worker>,
     client: ClientId,
     login: &SharedLogin,
-    tokens: Option<Tokens>,
+    access: Access<Tokens>,
 ) -> Answer {
     let Some(backends) = &worker.backends else {
         return Err(OpenError::Closed);
     };
-    let access = tokens.map_or(Access::ReadOnly, Access::Tokens);
     let wanted = |pool: &mut Machine, now| pool.wanted(now, client, login, access);
     let answer = match backends.lend_at_once(worker, client, wanted) {
         Some(answer) => answer,

@@ -136,7 +136,7 @@ impl Backends {
             },
             tokens: match of.access {
                 Access::Tokens(tokens) => Some(Arc::clone(tokens)),
-                Access::ReadOnly | Access::Exempt => None,
+                Access::New | Access::ReadOnly | Access::Exempt => None,
             },
             is_leaving: of.is_leaving,
         }
