@@ -397,6 +397,20 @@ fn workers_share_the_places() {
     }
 }
 
+/// Whichever worker has them.
+#[test]
+fn clients_of_all_workers_keep_as_many_connections_as_the_limit() {
+    let flags = [("--backends-max", "4"), ("--backends-pinned", "1")];
+    let stage = with(&[&flags[..], &[("--workers", "2")]].concat());
+    let mut clients: Vec<Wire> = (0..4).map(|_| stage.plain()).collect();
+    let mut ends = clients.iter_mut().map(|client| {
+        client.ok("PREPARE s AS SELECT 1");
+        errors(&client.query("EXECUTE s")).concat()
+    });
+    assert_eq!(ends.next().unwrap(), "");
+    ends.for_each(|end| assert_eq!(end, "53400"));
+}
+
 #[test]
 fn a_cancel_request_reaches_only_its_own_client() {
     let stage = scarce("500ms");

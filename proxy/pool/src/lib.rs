@@ -134,8 +134,6 @@ pub struct Limits {
     pub idle: Duration,
     /// Lifetime of a backend, give or take a tenth.
     pub lifetime: Duration,
-    /// Backends that clients may keep beyond a transaction.
-    pub pinned: usize,
 }
 
 /// Places for backends of all logins, which the pools of several workers may share.
@@ -143,6 +141,9 @@ pub trait Budget {
     /// Takes a place, if one is free.
     fn take(&mut self) -> bool;
     fn give_back(&mut self);
+    /// Lets a client keep a backend beyond a transaction, if few enough are kept.
+    fn pin(&mut self) -> bool;
+    fn unpin(&mut self);
 }
 
 pub struct Pool<L, T, B> {
@@ -299,6 +300,9 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
             return;
         };
         self.budget.give_back();
+        if backend.is_pinned() {
+            self.budget.unpin();
+        }
         self.closing -= usize::from(matches!(backend.state, State::Closing));
         let login = self.logins.entry(backend.login).or_default();
         login.places -= 1;
@@ -318,11 +322,10 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
     /// wait: clients that wait for a pin would keep their backends, and the wait might never end.
     #[must_use]
     pub fn pin(&mut self, id: BackendId) -> bool {
-        let pinned = self.all(|backend| backend.is_pinned()).len();
         let Some(lend) = self.backends.get_mut(&id).and_then(Backend::lend) else {
             return false;
         };
-        lend.is_pinned |= pinned < self.limits.pinned;
+        lend.is_pinned = lend.is_pinned || self.budget.pin();
         lend.is_pinned
     }
 

@@ -196,6 +196,9 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
             login.leave(id, &backend.access, &backend.state);
             login.enter(id, &backend.access, &state);
         }
+        if backend.is_pinned() {
+            self.budget.unpin();
+        }
         self.closing -= usize::from(matches!(backend.state, State::Closing));
         self.closing += usize::from(matches!(state, State::Closing));
         backend.state = state;

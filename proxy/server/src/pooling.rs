@@ -61,18 +61,19 @@ pub struct Pooling {
     pub(crate) admissions: Admissions,
     pub(crate) cancel_keys: cancel_keys::CancelKeys,
     pub pools: view::Pools,
-    /// Limits of shared connections, and their places; `None`: each client has its own.
+    /// Limits of a worker's shared connections, and the places of all; `None`: each client has its own.
     pub(crate) shared: Option<(BackendLimits, Places)>,
     /// Places of connections beside the pool.
     pub(crate) own: Arc<Semaphore>,
 }
 
 impl Pooling {
-    pub(crate) fn new(pool: Pool) -> Self {
+    pub(crate) fn new(pool: Pool, workers: NonZeroUsize) -> Self {
         let (shared, own) = match pool {
             Pool::Session => (None, 0),
-            Pool::Transaction(limits) => {
-                let (places, own) = (Places::new(limits.max.get()), limits.sessions);
+            Pool::Transaction(mut limits) => {
+                let (places, own) = (Places::new(&limits), limits.sessions);
+                limits.leaders = limits.leaders.div_ceil(workers.get());
                 (Some((limits, places)), own)
             }
         };
@@ -103,14 +104,16 @@ pub(crate) struct Places(Arc<Taken>);
 #[derive(Debug)]
 struct Taken {
     free: AtomicUsize,
+    free_pins: AtomicUsize,
     /// Whether a worker has found none free since the last connection was closed for it.
     are_wanted: AtomicBool,
 }
 
 impl Places {
-    fn new(max: usize) -> Self {
+    fn new(limits: &BackendLimits) -> Self {
         Self(Arc::new(Taken {
-            free: AtomicUsize::new(max),
+            free: AtomicUsize::new(limits.max.get()),
+            free_pins: AtomicUsize::new(limits.pinned),
             are_wanted: AtomicBool::new(false),
         }))
     }
@@ -123,9 +126,7 @@ impl Places {
 
 impl Budget for Places {
     fn take(&mut self) -> bool {
-        let one_less = |free: usize| free.checked_sub(1);
-        let (order, seen) = (Atomic::AcqRel, Atomic::Relaxed);
-        let taken = self.0.free.fetch_update(order, seen, one_less).is_ok();
+        let taken = take_one(&self.0.free);
         if !taken {
             self.0.are_wanted.store(true, Atomic::Release);
         }
@@ -135,6 +136,20 @@ impl Budget for Places {
     fn give_back(&mut self) {
         self.0.free.fetch_add(1, Atomic::AcqRel);
     }
+
+    fn pin(&mut self) -> bool {
+        take_one(&self.0.free_pins)
+    }
+
+    fn unpin(&mut self) {
+        self.0.free_pins.fetch_add(1, Atomic::AcqRel);
+    }
+}
+
+fn take_one(free: &AtomicUsize) -> bool {
+    let one_less = |free: usize| free.checked_sub(1);
+    let (order, seen) = (Atomic::AcqRel, Atomic::Relaxed);
+    free.fetch_update(order, seen, one_less).is_ok()
 }
 
 /// A login that opens server connections for all clients that have it.

@@ -67,7 +67,7 @@ impl Server {
         let (places, limits) = (options.max_connections.get(), options.limits);
         let shared = WorkerContext {
             pending_logins: PendingLogins::new(places, limits.login_timeout, timers.clone()),
-            pooling: Pooling::new(options.pool),
+            pooling: Pooling::new(options.pool, options.workers),
             classification: Classification::new(timers.clone()),
             metrics: Metrics::new(Arc::clone(options.takeover.marks())),
             connected: ClientTable::default(),

@@ -171,7 +171,7 @@ impl Truth {
                 return Some(UNSERVED);
             }
         }
-        (self.pinned > limits.pinned).then_some(OVER_PINNED)
+        None
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -45,6 +45,8 @@ pub(super) struct Draw {
     pub(super) limits: Limits,
     /// Places of all pools.
     pub(super) max: usize,
+    /// Backends of all pools that clients may keep.
+    pub(super) pinned: usize,
     pub(super) logins: u64,
     pub(super) clients: usize,
     /// Transactions of a hundred with a token, in exempt tables, and logins.
@@ -69,10 +71,11 @@ impl Draw {
         let seconds = Duration::from_secs;
         let max = usize::try_from(one_of(&[1, 2, 3, 6, 12])).unwrap();
         let mut size = |values: &[u64]| usize::try_from(one_of(values)).unwrap();
+        let (login, leaders) = (size(&[1, 2, 4, 100]), size(&[0, 1, 2]));
+        let pinned = size(&[0, 1, 3]);
         let limits = Limits {
-            login: size(&[1, 2, 4, 100]),
-            leaders: size(&[0, 1, 2]),
-            pinned: size(&[0, 1, 3]),
+            login,
+            leaders,
             wait: Duration::from_millis(one_of(&[500, 4000, 4000])),
             idle: seconds(one_of(&[1, 2, 600])),
             lifetime: seconds(one_of(&[2, 3600])),
@@ -80,6 +83,7 @@ impl Draw {
         Self {
             limits,
             max,
+            pinned,
             logins: one_of(&[1, 1, 2, 3]),
             clients: usize::try_from(one_of(&[2, 6, 25, 25])).unwrap(),
             tokens: one_of(&[0, 0, 10, 50]),

@@ -22,12 +22,11 @@ fn limits() -> Limits {
         wait: Duration::from_secs(8),
         idle: Duration::from_secs(60),
         lifetime: Duration::from_secs(1000),
-        pinned: 1,
     }
 }
 
 fn script(max: usize, limits: Limits) -> Script {
-    let budget = Places::new(Rc::new(Cell::new(0)), max);
+    let budget = Places::new(Rc::new(Cell::new(0)), max, 1);
     Script {
         pool: Pool::new(limits, budget),
         now: Duration::ZERO,

@@ -35,11 +35,12 @@ pub(super) enum Delivery {
 pub(super) struct Places {
     taken: Rc<Cell<usize>>,
     max: usize,
+    pins: usize,
 }
 
 impl Places {
-    pub(super) const fn new(taken: Rc<Cell<usize>>, max: usize) -> Self {
-        Self { taken, max }
+    pub(super) const fn new(taken: Rc<Cell<usize>>, max: usize, pins: usize) -> Self {
+        Self { taken, max, pins }
     }
 }
 
@@ -52,6 +53,16 @@ impl Budget for Places {
 
     fn give_back(&mut self) {
         self.taken.set(self.taken.get() - 1);
+    }
+
+    fn pin(&mut self) -> bool {
+        let is_free = self.pins > 0;
+        self.pins -= usize::from(is_free);
+        is_free
+    }
+
+    fn unpin(&mut self) {
+        self.pins += 1;
     }
 }
 
@@ -96,7 +107,7 @@ impl World {
         }
         let is_asked = guard != Some(Guard::BudgetAsked);
         let max = if is_asked { draw.max } else { usize::MAX };
-        let budget = Places::new(places.clone(), max);
+        let budget = Places::new(places.clone(), max, draw.pinned);
         let mut world = Self {
             random,
             out: guard,
@@ -235,6 +246,9 @@ impl World {
         }
         if self.truth.servers.len() + self.others > self.draw.max {
             self.breaks(OVER_BUDGET);
+        }
+        if self.truth.pinned > self.draw.pinned {
+            self.breaks(OVER_PINNED);
         }
         if let Some(promise) = self.truth.at_rest(&self.draw.limits) {
             self.breaks(promise);

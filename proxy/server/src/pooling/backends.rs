@@ -69,7 +69,6 @@ impl Backends {
             wait: limits.wait,
             idle: limits.idle,
             lifetime: limits.lifetime,
-            pinned: limits.pinned,
         };
         Self {
             begun: Instant::now(),

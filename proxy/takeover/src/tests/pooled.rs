@@ -49,6 +49,12 @@ impl Budget for Places {
     fn give_back(&mut self) {
         self.0 += 1;
     }
+
+    fn pin(&mut self) -> bool {
+        false
+    }
+
+    fn unpin(&mut self) {}
 }
 
 #[derive(Debug)]
@@ -127,7 +133,6 @@ impl World {
             wait: Duration::from_secs(2),
             idle: Duration::from_secs(3),
             lifetime: Duration::from_secs(20),
-            pinned: 0,
         };
         let clients = (0..CLIENTS).map(|id| {
             let client = Client {

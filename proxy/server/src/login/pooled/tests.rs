@@ -1,5 +1,6 @@
 //! Logins of clients that share connections.
 
+use std::num::NonZeroUsize;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -132,7 +133,7 @@ async fn logged_in<T>(
 
 #[tokio::test]
 async fn postgres_is_asked_once_a_minute_for_the_same_login() {
-    let pooling = Pooling::new(crate::pooling::Pool::Session);
+    let pooling = Pooling::new(crate::pooling::Pool::Session, NonZeroUsize::MIN);
     let right = |login: &SharedLogin| {
         let Some(Credentials::Password(shown)) = login.credentials.as_deref() else {
             return false;
@@ -178,7 +179,7 @@ async fn postgres_is_asked_once_a_minute_for_the_same_login() {
 #[tokio::test]
 async fn without_a_password_only_postgres_decides() {
     for admits in [true, false] {
-        let pooling = Pooling::new(crate::pooling::Pool::Session);
+        let pooling = Pooling::new(crate::pooling::Pool::Session, NonZeroUsize::MIN);
         let postgres = Postgres {
             pooling: &pooling,
             admits: if admits {
