@@ -8,6 +8,7 @@ mod resets;
 mod settings;
 mod statements;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pgpalisade_test_servers::machine::{Signal, wait_until};
@@ -395,6 +396,32 @@ fn workers_share_the_places() {
     for client in &mut clients {
         client.ok("SELECT 1");
     }
+}
+
+/// Clients of one worker keep all places busy, and those of another get some.
+#[test]
+fn a_busy_worker_leaves_places_to_others() {
+    let flags = [("--backends-max", "2"), ("--backends-leaders", "0")];
+    let stage = with(&[&flags[..], &[("--workers", "2"), ("--backends-wait", "3s")]].concat());
+    // The workers get them in turns.
+    let clients: Vec<_> = (0..5).map(|_| (stage.plain(), stage.plain())).collect();
+    let (mut busy, mut others): (Vec<_>, Vec<_>) = clients.into_iter().unzip();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for client in &mut busy {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    client.ok("SELECT pg_sleep(0.01)");
+                }
+            });
+        }
+        std::thread::sleep(MOMENT);
+        let answers: Vec<_> = others.iter_mut().map(|of| of.query("SELECT 1")).collect();
+        is_over.store(true, Ordering::Relaxed);
+        for answer in answers {
+            assert!(errors(&answer).is_empty());
+        }
+    });
 }
 
 /// Whichever worker has them.

@@ -16,6 +16,7 @@
 mod tests;
 
 mod backend;
+mod budget;
 mod login;
 mod serve;
 mod tick;
@@ -25,6 +26,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use backend::{Backend, State};
+pub use budget::{Budget, Debt};
 use login::{Line, Login, Waiter};
 pub use view::{Activity, BackendView, Wait};
 
@@ -134,16 +136,6 @@ pub struct Limits {
     pub idle: Duration,
     /// Lifetime of a backend, give or take a tenth.
     pub lifetime: Duration,
-}
-
-/// Places for backends of all logins, which the pools of several workers may share.
-pub trait Budget {
-    /// Takes a place, if one is free.
-    fn take(&mut self) -> bool;
-    fn give_back(&mut self);
-    /// Lets a client keep a backend beyond a transaction, if few enough are kept.
-    fn pin(&mut self) -> bool;
-    fn unpin(&mut self);
 }
 
 pub struct Pool<L, T, B> {

@@ -43,6 +43,9 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
                 Step::MakeRoom(id) => self.close(id),
             }
         }
+        if places == Places::Maybe {
+            self.budget.forgo();
+        }
     }
 
     /// The oldest waiter, and every second time the oldest with tokens. No idle backend closes while it can serve.

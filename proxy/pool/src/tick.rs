@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use crate::backend::{Backend, State};
 use crate::login::{Line, Waiter};
-use crate::{Access, BackendId, Budget, Order, Pool, Refusal};
+use crate::{Access, BackendId, Budget, Debt, Order, Pool, Refusal};
 
 impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
-    /// Time has passed: to be called ten times a second, and when another pool may have given back to the budget.
+    /// Time has passed: to be called ten times a second.
     pub fn tick(&mut self, now: Duration) {
         self.serve(now);
         self.end_waits(now);
         self.make_way(now);
+        self.pay(now);
         self.close_idle(now);
         self.logins.retain(|_, login| !login.is_forgotten(now));
     }
@@ -53,48 +54,87 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
     /// that has more closes when it is given back: one at each tick, so that keys do not take turns for each
     /// transaction.
     fn make_way(&mut self, now: Duration) {
-        let way = self.way(now).filter(|_| self.closing == 0);
+        let starving = self.starving(now);
+        let way = starving.iter().find_map(|key| self.way_for(*key));
+        if !starving.is_empty() {
+            self.budget.urge();
+        }
+        self.gives_way(way);
+    }
+
+    /// Keys whose clients have waited long, and which one more backend could serve.
+    fn starving(&self, now: Duration) -> Vec<(&L, &Access<T>)> {
+        let logins = self.logins.iter();
+        let logins = logins.filter(|(_, login)| login.may_open(now));
+        let lines = logins.flat_map(|(name, login)| {
+            let lines = login.lines.iter();
+            lines.map(move |(access, line)| (name, login, access, line))
+        });
+        let starving = lines.filter(|(_, login, access, line)| {
+            let head = line.waiters.front();
+            let waited = head.map(|head| now.saturating_sub(head.since));
+            waited >= Some(self.patience()) && login.lacks(&access.born(), Line::coming)
+        });
+        starving
+            .map(|(name, _, access, _)| (name, access))
+            .collect()
+    }
+
+    /// Makes way for another pool, too, whose clients find no place.
+    fn pay(&mut self, now: Duration) {
+        let debt = self.budget.debt();
+        if debt == Debt::Nothing {
+            return;
+        }
+        let backends = self.backends.iter();
+        let idle = backends.filter_map(|(id, backend)| Some((backend.idle_since()?, *id)));
+        match idle.min() {
+            Some((_, id)) if self.closing == 0 => self.close(id),
+            None if debt == Debt::Any => self.gives_way(self.way(|_| true)),
+            _ => return,
+        }
+        // The other pool is first now. What was kept for the idle one's key may serve others.
+        self.budget.forgo();
+        self.serve(now);
+    }
+
+    fn gives_way(&mut self, way: Option<BackendId>) {
+        let way = way.filter(|_| self.closing == 0);
         if let Some(lend) = way.and_then(|id| self.backends.get_mut(&id)?.lend()) {
             lend.is_leaving = true;
         }
     }
 
-    fn way(&self, now: Duration) -> Option<BackendId> {
-        for (name, login) in self.logins.iter().filter(|(_, login)| login.may_open(now)) {
-            for (access, line) in &login.lines {
-                let head = line.waiters.front();
-                let waited = head.map(|head| now.saturating_sub(head.since));
-                if waited >= Some(self.patience())
-                    && login.lacks(&access.born(), Line::coming)
-                    && let Some(way) = self.way_for(name, access)
-                {
-                    return Some(way);
-                }
-            }
-        }
-        None
-    }
-
-    fn way_for(&self, name: &L, access: &Access<T>) -> Option<BackendId> {
+    fn way_for(&self, (name, access): (&L, &Access<T>)) -> Option<BackendId> {
         let serves = |backend: &Backend<L, T>| backend.becomes().serves(access);
         let own = self.backends.values();
         let own = own.filter(|backend| backend.login == *name && serves(backend));
         let own = own.count();
         let is_full = self.logins.get(name)?.places >= self.limits.login;
+        self.way(|backend| {
+            if backend.login == *name {
+                !serves(backend)
+            } else {
+                !is_full && self.places_of(backend) > own
+            }
+        })
+    }
+
+    /// The lent backend that is to close: of the login that has most, and without tokens first.
+    fn way(&self, is_way: impl Fn(&Backend<L, T>) -> bool) -> Option<BackendId> {
         let rank = |(id, backend): (&BackendId, &Backend<L, T>)| {
             let State::Lent(lend) = &backend.state else {
                 return None;
             };
-            let places = self.logins.get(&backend.login)?.places;
-            let is_way = if backend.login == *name {
-                !serves(backend)
-            } else {
-                !is_full && places > own
-            };
-            let is_way = is_way && !lend.is_pinned && !lend.is_leaving;
-            is_way.then_some((!lend.wanted.is_tokens(), places, *id))
+            let is_way = is_way(backend) && !lend.is_pinned && !lend.is_leaving;
+            is_way.then_some((!lend.wanted.is_tokens(), self.places_of(backend), *id))
         };
         let ways = self.backends.iter().filter_map(rank);
         ways.max().map(|(.., id)| id)
+    }
+
+    fn places_of(&self, backend: &Backend<L, T>) -> usize {
+        let login = self.logins.get(&backend.login);
+        login.map_or(0, |login| login.places)
     }
 }

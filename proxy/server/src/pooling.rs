@@ -5,22 +5,22 @@ pub(crate) mod backends;
 pub(crate) mod cancel_keys;
 pub(crate) mod census;
 mod greeting;
+mod places;
 pub mod view;
 
 use std::cmp::Ordering;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering as Atomic};
 use std::time::Duration;
 
 use bytes::Bytes;
 use pgpalisade_logins::Credentials;
 use pgpalisade_policies::PoolMode;
-use pgpalisade_pool::Budget;
 use tokio::sync::Semaphore;
 
 pub(crate) use admissions::{Admissions, Admitted};
 pub(crate) use greeting::{Greeting, InitialReports};
+pub(crate) use places::Places;
 
 /// How long a client has a server connection for itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,61 +95,6 @@ impl Pooling {
             Some(_) => PoolMode::Transaction,
         }
     }
-}
-
-/// Places for server connections that the workers share.
-#[derive(Debug, Clone)]
-pub(crate) struct Places(Arc<Taken>);
-
-#[derive(Debug)]
-struct Taken {
-    free: AtomicUsize,
-    free_pins: AtomicUsize,
-    /// Whether a worker has found none free since the last connection was closed for it.
-    are_wanted: AtomicBool,
-}
-
-impl Places {
-    fn new(limits: &BackendLimits) -> Self {
-        Self(Arc::new(Taken {
-            free: AtomicUsize::new(limits.max.get()),
-            free_pins: AtomicUsize::new(limits.pinned),
-            are_wanted: AtomicBool::new(false),
-        }))
-    }
-
-    /// Whether a worker with an idle connection is to close one, because a worker has found no place.
-    pub(crate) fn is_one_wanted(&self) -> bool {
-        self.0.are_wanted.swap(false, Atomic::AcqRel)
-    }
-}
-
-impl Budget for Places {
-    fn take(&mut self) -> bool {
-        let taken = take_one(&self.0.free);
-        if !taken {
-            self.0.are_wanted.store(true, Atomic::Release);
-        }
-        taken
-    }
-
-    fn give_back(&mut self) {
-        self.0.free.fetch_add(1, Atomic::AcqRel);
-    }
-
-    fn pin(&mut self) -> bool {
-        take_one(&self.0.free_pins)
-    }
-
-    fn unpin(&mut self) {
-        self.0.free_pins.fetch_add(1, Atomic::AcqRel);
-    }
-}
-
-fn take_one(free: &AtomicUsize) -> bool {
-    let one_less = |free: usize| free.checked_sub(1);
-    let (order, seen) = (Atomic::AcqRel, Atomic::Relaxed);
-    free.fetch_update(order, seen, one_less).is_ok()
 }
 
 /// A login that opens server connections for all clients that have it.

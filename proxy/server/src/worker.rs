@@ -134,7 +134,7 @@ impl Worker {
             drain: CancellationToken::new(),
             stopping: Cell::new(false),
             gate: Gate::new(),
-            backends: backends.map(|(limits, places)| Backends::new(&limits, places)),
+            backends: backends.map(|(limits, places)| Backends::new(&limits, &places)),
             shared,
         }
     }

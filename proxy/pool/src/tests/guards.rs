@@ -63,7 +63,7 @@ guards! {
     /// Idle backends stay for clients with tokens.
     Leaders: RESERVE, 0;
     /// A pause follows a failed opening.
-    FailureTold: HAMMERS, 2;
+    FailureTold: HAMMERS, 0;
     /// Time passes.
     TickTold: ENDLESS, 8;
     /// A long wait makes way.

@@ -1,14 +1,16 @@
 //! Each transition: events, and the orders that follow.
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::world::Places;
-use crate::{Access, Activity, BackendId, Birth, ClientId, Limits, Order, Pool, Refusal, Residue};
+use super::world::{Places, Siblings};
+use crate::{
+    Access, Activity, BackendId, Birth, ClientId, Debt, Limits, Order, Pool, Refusal, Residue,
+};
 
 struct Script {
     pool: Pool<&'static str, u8, Places>,
+    siblings: Rc<Siblings>,
     now: Duration,
     /// Backends by the order of their openings: `b1`, `b2`.
     opened: Vec<BackendId>,
@@ -26,9 +28,11 @@ fn limits() -> Limits {
 }
 
 fn script(max: usize, limits: Limits) -> Script {
-    let budget = Places::new(Rc::new(Cell::new(0)), max, 1);
+    let siblings: Rc<Siblings> = Rc::default();
+    let budget = Places::new(Rc::clone(&siblings), max, 1);
     Script {
         pool: Pool::new(limits, budget),
+        siblings,
         now: Duration::ZERO,
         opened: Vec::new(),
         seed: 0,
@@ -97,6 +101,10 @@ impl Script {
         match *words {
             ["ms", pause] => self.now += Duration::from_millis(pause.parse().unwrap()),
             ["tick"] => self.pool.tick(self.now),
+            ["owes", "nothing"] => self.siblings.debt.set(None),
+            ["owes", "idle"] => self.siblings.debt.set(Some(Debt::Idle)),
+            ["owes", "any"] => self.siblings.debt.set(Some(Debt::Any)),
+            ["claim"] => told.push(self.siblings.claim.get().to_owned()),
             [id, "wants", login, wanted] => {
                 self.pool
                     .wanted(self.now, client(id), &login, access(wanted));
@@ -465,6 +473,77 @@ fn each_tick_makes_way_once_and_of_tokens_last() {
         back b3 t1 => 6 gets b3, to be reset
         back b2 ro => close b2
         back b1 ro => close b1",
+    );
+}
+
+#[test]
+fn a_pool_waits_for_places_of_others() {
+    run_at_most(
+        1,
+        "1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        2 wants a ro
+        claim => waits
+        ms 999
+        tick
+        claim => waits
+        ms 1
+        tick
+        claim => urges
+        back b1 ro => 2 gets b1, to be reset
+        claim",
+    );
+    // The login's own limit.
+    let login = Limits {
+        login: 1,
+        ..limits()
+    };
+    script(100, login).run(
+        "1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        2 wants a ro
+        ms 1000
+        tick
+        claim",
+    );
+}
+
+#[test]
+fn a_pool_makes_way_for_another() {
+    run_at_most(
+        4,
+        "1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        2 wants b ro => open b2 b
+        opened b2 => 2 gets b2
+        3 wants a t1 => open b3 a
+        opened b3 => 3 gets b3
+        4 wants a ro => open b4 a
+        opened b4 => 4 gets b4
+        back b2 ro
+        owes idle
+        tick => close b2
+        tick
+        ended b2
+        tick
+        back b4 ro
+        4 wants a ro => 4 gets b4
+        pin b4 => yes
+        owes any
+        tick
+        owes nothing
+        tick
+        back b3 t1
+        back b4 ro
+        back b1 ro => close b1
+        3 wants a ro => 3 gets b4, to be reset
+        1 wants a t1 => 1 gets b3, to be reset
+        5 wants a ro => open b5 a
+        ended b1
+        owes any
+        tick
+        claim
+        back b4 ro => close b4",
     );
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::promises::Doing;
 use super::random::Random;
 use super::world::{Delivery, World};
-use crate::Access;
+use crate::{Access, Debt};
 
 /// A kind of trouble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub(super) enum Weather {
     Takeover,
     /// No opening succeeds, or each may again.
     Outage,
-    /// Another pool takes places of the budget, or gives them back.
+    /// Another pool takes places of the budget, or gives them back, and may want more.
     Sibling,
 }
 
@@ -50,14 +50,16 @@ impl World {
             }
             Weather::Outage => self.is_away ^= true,
             Weather::Sibling => {
-                let taken = self.places.get();
+                let taken = self.places.taken.get();
                 if self.others > 0 {
-                    self.places.set(taken - self.others);
+                    self.places.taken.set(taken - self.others);
                     self.others = 0;
                 } else {
                     self.others = self.random.index(1 + self.draw.max.saturating_sub(taken));
-                    self.places.set(taken + self.others);
+                    self.places.taken.set(taken + self.others);
                 }
+                let debts = [None, Some(Debt::Idle), Some(Debt::Any)];
+                self.places.debt.set(debts[self.random.index(3)]);
             }
         }
         self.obey();
@@ -81,8 +83,10 @@ impl World {
         self.draw.calm();
         self.calm_since = Some(self.now);
         self.is_away = false;
-        self.places.set(self.places.get() - self.others);
+        let taken = self.places.taken.get();
+        self.places.taken.set(taken - self.others);
         self.others = 0;
+        self.places.debt.set(None);
         self.obey();
     }
 }

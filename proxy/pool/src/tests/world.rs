@@ -9,7 +9,7 @@ use super::guards::{Guard, Without};
 use super::promises::*;
 use super::random::{Draw, Random};
 use super::weather::{CALM, STORM};
-use crate::{Access, BackendId, Birth, Budget, ClientId, Order, Pool, Refusal, Residue};
+use crate::{Access, BackendId, Birth, Budget, ClientId, Debt, Order, Pool, Refusal, Residue};
 
 const TICK: Duration = Duration::from_millis(100);
 /// A wait may end this much later than its limit.
@@ -33,26 +33,54 @@ pub(super) enum Delivery {
 
 /// Places that several pools share.
 pub(super) struct Places {
-    taken: Rc<Cell<usize>>,
+    siblings: Rc<Siblings>,
     max: usize,
     pins: usize,
 }
 
+/// What this pool and the others say to each other.
+#[derive(Default)]
+pub(super) struct Siblings {
+    pub(super) taken: Cell<usize>,
+    pub(super) debt: Cell<Option<Debt>>,
+    pub(super) claim: Cell<&'static str>,
+}
+
 impl Places {
-    pub(super) const fn new(taken: Rc<Cell<usize>>, max: usize, pins: usize) -> Self {
-        Self { taken, max, pins }
+    pub(super) const fn new(siblings: Rc<Siblings>, max: usize, pins: usize) -> Self {
+        Self {
+            siblings,
+            max,
+            pins,
+        }
     }
 }
 
 impl Budget for Places {
     fn take(&mut self) -> bool {
-        let is_free = self.taken.get() < self.max;
-        self.taken.set(self.taken.get() + usize::from(is_free));
+        let taken = &self.siblings.taken;
+        let is_free = taken.get() < self.max;
+        taken.set(taken.get() + usize::from(is_free));
+        self.siblings.claim.set(if is_free { "" } else { "waits" });
         is_free
     }
 
     fn give_back(&mut self) {
-        self.taken.set(self.taken.get() - 1);
+        self.siblings.taken.set(self.siblings.taken.get() - 1);
+    }
+
+    fn forgo(&mut self) {
+        self.siblings.claim.set("");
+    }
+
+    fn urge(&mut self) {
+        if self.siblings.claim.get() == "waits" {
+            self.siblings.claim.set("urges");
+        }
+    }
+
+    fn debt(&self) -> Debt {
+        self.siblings.debt.get().unwrap_or(Debt::Nothing)
     }
 
     fn pin(&mut self) -> bool {
@@ -79,7 +107,7 @@ pub(super) struct World {
     pub(super) pool: Pool<u8, u8, Places>,
     pub(super) truth: Truth,
     pub(super) clients: BTreeMap<ClientId, Client>,
-    pub(super) places: Rc<Cell<usize>>,
+    pub(super) places: Rc<Siblings>,
     /// Places that another pool has.
     pub(super) others: usize,
     /// No opening succeeds.
@@ -96,7 +124,7 @@ impl World {
     pub(super) fn new(seed: u64, out: Option<&Without>) -> Self {
         let mut random = Random::new(seed);
         let draw = Draw::new(&mut random);
-        let places: Rc<Cell<usize>> = Rc::default();
+        let places: Rc<Siblings> = Rc::default();
         let guard = out.map(|out| out.guard);
         let mut limits = draw.limits.clone();
         match guard {
@@ -180,7 +208,7 @@ impl World {
         self.run(CALM, &mut tell);
         let is_known = |login: &crate::login::Login<u8>| !login.lines.is_empty();
         let is_empty = self.truth.is_empty() && self.pool.is_empty();
-        if !is_empty || self.places.get() > 0 || self.pool.logins.values().any(is_known) {
+        if !is_empty || self.places.taken.get() > 0 || self.pool.logins.values().any(is_known) {
             self.breaks(NOT_DRAINED);
         }
     }

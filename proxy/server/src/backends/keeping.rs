@@ -52,12 +52,6 @@ impl Worker {
             }
             backends.decide(&self, Pool::tick);
             self.tally.sizes(&backends.sizes());
-            let spare = backends.idle.borrow().keys().next().copied();
-            if let Some(id) = spare.filter(|_| backends.places.is_one_wanted()) {
-                let spare = backends.idle.borrow_mut().remove(&id);
-                backends.ended(&self, id);
-                tokio::task::spawn_local(Rc::clone(&self).says_goodbye(spare));
-            }
         }
     }
 

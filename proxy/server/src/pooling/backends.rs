@@ -12,8 +12,9 @@ use tokio::sync::oneshot;
 
 use super::cancel_keys::Cancellable;
 use super::census::{Census, Censuses};
+use super::places::{Places, Share};
 use super::view::Opened;
-use super::{BackendLimits, Greeting, Places, Reset, SharedLogin};
+use super::{BackendLimits, Greeting, Reset, SharedLogin};
 use crate::open_error::OpenError;
 use crate::upstream::ServerSide;
 
@@ -39,12 +40,11 @@ pub(crate) struct Handed {
 }
 
 pub(crate) type Answer = Result<Handed, OpenError>;
-pub(crate) type Machine = Pool<SharedLogin, Tokens, Places>;
+pub(crate) type Machine = Pool<SharedLogin, Tokens, Share>;
 
 /// The pool of one worker.
 pub(crate) struct Backends {
     pub(crate) begun: Instant,
-    pub(crate) places: Places,
     pub(crate) machine: RefCell<Machine>,
     pub(crate) idle: RefCell<BTreeMap<BackendId, Box<Backend>>>,
     pub(crate) waiting: RefCell<BTreeMap<ClientId, oneshot::Sender<Answer>>>,
@@ -58,7 +58,7 @@ pub(crate) struct Backends {
 }
 
 impl Backends {
-    pub(crate) fn new(limits: &BackendLimits, places: Places) -> Self {
+    pub(crate) fn new(limits: &BackendLimits, places: &Places) -> Self {
         let censuses = match limits.reset {
             Reset::Always => None,
             Reset::Auto => Some(Censuses::default()),
@@ -72,8 +72,7 @@ impl Backends {
         };
         Self {
             begun: Instant::now(),
-            places: places.clone(),
-            machine: RefCell::new(Pool::new(limits, places)),
+            machine: RefCell::new(Pool::new(limits, places.share())),
             idle: RefCell::default(),
             waiting: RefCell::default(),
             opening: RefCell::default(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pgpalisade_authority::{Backend, Token};
-use pgpalisade_pool::{Access, BackendId, Budget, ClientId, Limits, Order, Pool, Residue};
+use pgpalisade_pool::{Access, BackendId, Budget, ClientId, Debt, Limits, Order, Pool, Residue};
 
 use super::promises::{Broken, READER_ENDED, STUCK, WRONG_KEY};
 use super::world::{Delivery, World};
@@ -48,6 +48,14 @@ impl Budget for Places {
 
     fn give_back(&mut self) {
         self.0 += 1;
+    }
+
+    fn forgo(&mut self) {}
+
+    fn urge(&mut self) {}
+
+    fn debt(&self) -> Debt {
+        Debt::Nothing
     }
 
     fn pin(&mut self) -> bool {

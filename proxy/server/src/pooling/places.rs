@@ -1,0 +1,218 @@
+//! Places for server connections, which the workers share.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use pgpalisade_pool::{Budget, Debt};
+
+use super::BackendLimits;
+
+/// The places of all workers.
+#[derive(Debug, Clone)]
+pub(crate) struct Places(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    free: usize,
+    free_pins: usize,
+    /// Last number of a share.
+    numbers: u64,
+    /// The longest waiting first, at most one of each share.
+    claims: VecDeque<Claim>,
+}
+
+#[derive(Debug)]
+struct Claim {
+    share: u64,
+    /// Places that the share had when it last spoke.
+    held: usize,
+    is_urgent: bool,
+}
+
+/// The places of one worker.
+#[derive(Debug)]
+pub(crate) struct Share {
+    places: Places,
+    number: u64,
+    held: usize,
+    /// Whether it has a claim.
+    is_waiting: bool,
+}
+
+impl Places {
+    pub(super) fn new(limits: &BackendLimits) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            free: limits.max.get(),
+            free_pins: limits.pinned,
+            numbers: 0,
+            claims: VecDeque::new(),
+        })))
+    }
+
+    pub(super) fn share(&self) -> Share {
+        let mut state = self.0.lock();
+        state.numbers += 1;
+        Share {
+            places: self.clone(),
+            number: state.numbers,
+            held: 0,
+            is_waiting: false,
+        }
+    }
+}
+
+impl Budget for Share {
+    fn take(&mut self) -> bool {
+        let mut state = self.places.0.lock();
+        let is_other = |claim: &&Claim| claim.share != self.number;
+        let ahead = state.claims.iter().take_while(is_other).count();
+        let is_taken = state.free > ahead;
+        if is_taken {
+            state.free -= 1;
+            self.held += 1;
+            drop(state);
+            self.forgo();
+        } else if !self.is_waiting {
+            self.is_waiting = true;
+            state.claims.push_back(Claim {
+                share: self.number,
+                held: self.held,
+                is_urgent: false,
+            });
+        }
+        is_taken
+    }
+
+    fn give_back(&mut self) {
+        self.held -= 1;
+        self.places.0.lock().free += 1;
+    }
+
+    fn forgo(&mut self) {
+        if std::mem::take(&mut self.is_waiting) {
+            let mut state = self.places.0.lock();
+            state.claims.retain(|claim| claim.share != self.number);
+        }
+    }
+
+    fn urge(&mut self) {
+        let mut state = self.places.0.lock();
+        let mut claims = state.claims.iter_mut();
+        if let Some(own) = claims.find(|claim| claim.share == self.number) {
+            own.held = self.held;
+            own.is_urgent = true;
+        }
+    }
+
+    fn debt(&self) -> Debt {
+        let state = self.places.0.lock();
+        let others = state.claims.iter();
+        let mut others = others.filter(|claim| claim.share != self.number).peekable();
+        if state.free >= state.claims.len() || others.peek().is_none() {
+            return Debt::Nothing;
+        }
+        // None without a place, and otherwise none that would soon be owed the same.
+        let is_poor = |claim: &Claim| claim.held == 0 || claim.held + 1 < self.held;
+        if others.any(|claim| claim.is_urgent && is_poor(claim)) {
+            Debt::Any
+        } else {
+            Debt::Idle
+        }
+    }
+
+    fn pin(&mut self) -> bool {
+        let mut state = self.places.0.lock();
+        let is_free = state.free_pins > 0;
+        state.free_pins -= usize::from(is_free);
+        is_free
+    }
+
+    fn unpin(&mut self) {
+        self.places.0.lock().free_pins += 1;
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.forgo();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::pooling::Reset;
+
+    fn shares<const N: usize>(max: usize) -> [Share; N] {
+        let places = Places::new(&BackendLimits {
+            max: NonZeroUsize::new(max).unwrap(),
+            leaders: 0,
+            wait: Duration::ZERO,
+            idle: Duration::ZERO,
+            lifetime: Duration::ZERO,
+            pinned: 1,
+            sessions: 0,
+            reset: Reset::Always,
+        });
+        [(); N].map(|()| places.share())
+    }
+
+    #[test]
+    fn who_has_waited_longer_goes_first() {
+        let [mut one, mut other, mut third] = shares(2);
+        assert!(one.take() && one.take() && !other.take() && !third.take());
+        one.give_back();
+        assert!(!one.take() && !third.take());
+        assert!(other.take() && !other.take());
+        one.give_back();
+        assert!(!one.take() && third.take());
+        third.give_back();
+        assert!(!other.take(), "another has waited longer");
+        one.forgo();
+        assert!(other.take());
+    }
+
+    #[test]
+    fn one_that_has_ended_waits_no_more() {
+        let [mut one, mut other] = shares(1);
+        assert!(one.take() && !other.take());
+        drop(other);
+        assert_eq!(one.debt(), Debt::Nothing);
+        one.give_back();
+        assert!(one.take());
+    }
+
+    #[test]
+    fn idle_places_are_owed_at_once_and_others_to_who_has_fewer() {
+        let [mut rich, mut poor] = shares(4);
+        assert!((0..4).all(|_| rich.take()));
+        assert_eq!(rich.debt(), Debt::Nothing);
+        assert!(!poor.take());
+        assert_eq!((rich.debt(), poor.debt()), (Debt::Idle, Debt::Nothing));
+        poor.urge();
+        assert_eq!(rich.debt(), Debt::Any);
+        rich.give_back();
+        assert_eq!(rich.debt(), Debt::Nothing, "one is free");
+        for debt in [Debt::Any, Debt::Idle] {
+            assert!(poor.take() && !poor.take());
+            poor.urge();
+            assert_eq!(rich.debt(), debt);
+            assert!(!rich.take());
+            rich.urge();
+            assert_eq!(poor.debt(), Debt::Idle);
+            rich.give_back();
+        }
+    }
+
+    #[test]
+    fn the_last_place_goes_round() {
+        let [mut one, mut other] = shares(1);
+        assert!(one.take() && !other.take());
+        other.urge();
+        assert_eq!(one.debt(), Debt::Any);
+    }
+}
