@@ -83,14 +83,14 @@ impl Pause {
 #[derive(Debug)]
 pub(crate) struct Gate {
     traffic: Cell<Traffic>,
-    opening: Notify,
+    turns: Notify,
 }
 
 impl Gate {
     pub(crate) fn new() -> Self {
         Self {
             traffic: Cell::new(Traffic::Flows),
-            opening: Notify::new(),
+            turns: Notify::new(),
         }
     }
 
@@ -103,9 +103,7 @@ impl Gate {
         loop {
             let Order { traffic, obeyed } = orders.borrow_and_update().clone();
             self.traffic.set(traffic);
-            if traffic == Traffic::Flows {
-                self.opening.notify_waiters();
-            }
+            self.turns.notify_waiters();
             obeyed.add_permits(1);
             if orders.changed().await.is_err() {
                 return;
@@ -115,7 +113,13 @@ impl Gate {
 
     pub(crate) async fn is_open(&self) {
         while self.is_shut() {
-            self.opening.notified().await;
+            self.turns.notified().await;
+        }
+    }
+
+    pub(crate) async fn shuts(&self) {
+        while !self.is_shut() {
+            self.turns.notified().await;
         }
     }
 }

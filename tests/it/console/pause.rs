@@ -4,7 +4,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use pgpalisade_test_servers::machine::wait_until;
-use pgpalisade_test_servers::wire::{Batch, Message, TRUSTED, Wire, pretty};
+use pgpalisade_test_servers::wire::{Batch, Message, TRUSTED, Wire, pretty, tags};
 
 use super::{Scene, on_a_socket};
 
@@ -222,4 +222,38 @@ fn a_client_that_shares_connections_ends_its_transaction() {
     assert_done(answer);
     scene.operator().ok("RESUME");
     idle.until_ready();
+}
+
+/// Nor does the wait of such a client end, or its connection.
+#[test]
+fn who_waits_for_a_connection_waits_for_the_resume() {
+    let scene = Scene::with(on_a_socket, |options| {
+        let options = options.flag("--pool", "transaction");
+        let options = options.flag("--backends-max", "1");
+        options.flags(&[("--backends-leaders", "0"), ("--backends-wait", "1s")])
+    });
+    let mut busy = scene.stage.plain();
+    let mut waiting = [(); 2].map(|()| scene.stage.plain());
+    busy.ok("BEGIN; SELECT 1");
+    for client in &mut waiting {
+        client.send(&Batch::new().query("SELECT 7"));
+    }
+    wait_until("the queue", || {
+        scene
+            .show("POOLS")
+            .iter()
+            .any(|row| row["cl_waiting"] == "2")
+    });
+    let answer = pause(&scene);
+    busy.ok("COMMIT");
+    assert_done(answer);
+    thread::sleep(Duration::from_millis(1500));
+    let ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND \
+                application_name NOT LIKE 'pgpalisade%' AND pid <> pg_backend_pid()";
+    scene.stage.postgres.sql(ends);
+    waiting.iter_mut().for_each(assert_silent);
+    scene.operator().ok("RESUME");
+    for client in &mut waiting {
+        assert_eq!(tags(&client.until_ready()), "T D C ZI");
+    }
 }

@@ -7,8 +7,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use pgpalisade_pool::{Access, BackendId, ClientId, Order, Refusal, Residue};
-use pgpalisade_session::ServerHalf;
 use pgpalisade_session::settings::Texts;
+use pgpalisade_session::{Activity, ServerHalf};
 use tokio::sync::oneshot;
 
 use super::OpenError;
@@ -175,11 +175,13 @@ impl Seat {
         &mut self,
         tokens: Option<Tokens>,
         settings: Option<&Arc<Texts>>,
+        activity: Activity,
     ) -> Result<Borrowed, OpenError> {
         let worker = Rc::clone(&self.worker);
         let access = tokens.map_or(Access::ReadOnly, Access::Tokens);
         loop {
-            let handed = borrow(&worker, self.client, &self.login, access.clone()).await?;
+            let access = access.clone();
+            let handed = borrow(&worker, self.client, &self.login, access, activity).await?;
             let Handed {
                 id,
                 mut backend,
@@ -319,7 +321,7 @@ pub(crate) async fn try_login(
         id,
         backend,
         residue,
-    } = borrow(worker, client, &login, Access::New).await?;
+    } = borrow(worker, client, &login, Access::New, Activity::Idle).await?;
     let greeting = Arc::clone(&backend.greeting);
     // An equal login may have been admitted meanwhile: then nobody would ask for this connection again.
     let shared = worker
@@ -339,25 +341,43 @@ pub(crate) async fn try_login(
     Ok((login, greeting))
 }
 
+/// Waits for a server connection. A client that has begun nothing waits outside of the queue while the gate is shut.
 async fn borrow(
     worker: &Rc<Worker>,
     client: ClientId,
     login: &SharedLogin,
     access: Access<Tokens>,
+    activity: Activity,
 ) -> Answer {
     let Some(backends) = &worker.backends else {
         return Err(OpenError::Closed);
     };
-    let wanted = |pool: &mut Machine, now| pool.wanted(now, client, login, access);
-    let answer = match backends.lend_at_once(worker, client, wanted) {
-        Some(answer) => answer,
-        None => {
-            let (sender, answer) = oneshot::channel();
-            backends.waiting.borrow_mut().insert(client, sender);
-            let since = Instant::now();
-            let answer = answer.await.unwrap_or(Err(OpenError::NoPlace));
-            worker.tally.waited(since.elapsed());
-            answer
+    let is_held_up = activity == Activity::Idle;
+    let answer = loop {
+        if is_held_up {
+            worker.gate.is_open().await;
+        }
+        let access = access.clone();
+        let wanted = |pool: &mut Machine, now| pool.wanted(now, client, login, access);
+        if let Some(answer) = backends.lend_at_once(worker, client, wanted) {
+            break answer;
+        }
+        let (sender, answer) = oneshot::channel();
+        backends.waiting.borrow_mut().insert(client, sender);
+        let since = Instant::now();
+        let waiting = async {
+            tokio::select! {
+                // First, because a connection that has been handed over must not be dropped unseen.
+                biased;
+                answer = answer => Some(answer.unwrap_or(Err(OpenError::NoPlace))),
+                () = worker.gate.shuts(), if is_held_up => None,
+            }
+        };
+        let answer = Box::pin(waiting).await;
+        worker.tally.waited(since.elapsed());
+        match answer {
+            Some(answer) => break answer,
+            None => leave(worker, client),
         }
     };
     if answer.is_ok() {

@@ -2,7 +2,6 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
@@ -245,16 +244,7 @@ impl Parked {
         tokens: Option<Tokens>,
     ) -> Result<Result<Borrowed, OpenError>, End> {
         let Self { client, half, seat } = self;
-        let worker = Rc::clone(&client.worker);
-        let is_idle = half.activity() == Activity::Idle;
-        let lending = async {
-            // A transaction goes on.
-            if is_idle {
-                worker.gate.is_open().await;
-            }
-            seat.lend(tokens, half.settings()).await
-        };
-        let mut lending = pin!(lending);
+        let mut lending = pin!(seat.lend(tokens, half.settings(), half.activity()));
         poll_fn(|cx| {
             // First, because a connection that has been handed over must not be dropped unseen.
             if let Poll::Ready(lent) = lending.as_mut().poll(cx) {
