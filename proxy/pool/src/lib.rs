@@ -288,6 +288,18 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
     /// The connection of a backend has ended: its opening or reset failed, it was closed, it broke, or it said
     /// something unasked while idle. If it was lent, its client knows already.
     pub fn ended(&mut self, now: Duration, id: BackendId) {
+        self.all_ended(now, [id]);
+    }
+
+    /// Several have ended, none of which is lent to anybody afterwards.
+    pub fn all_ended(&mut self, now: Duration, ids: impl IntoIterator<Item = BackendId>) {
+        for id in ids {
+            self.remove(now, id);
+        }
+        self.serve(now);
+    }
+
+    fn remove(&mut self, now: Duration, id: BackendId) {
         let Some(backend) = self.backends.remove(&id) else {
             return;
         };
@@ -307,7 +319,6 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
                 self.orders.push_back(refusal);
             }
         }
-        self.serve(now);
     }
 
     /// Asks before a statement whose effect outlives its transaction. If false, the client gets an error instead of a

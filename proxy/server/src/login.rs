@@ -75,6 +75,8 @@ pub(crate) async fn serve_client(
         }
     };
     let outcome = tokio::select! {
+        // First, because a connection that has been handed over must not be dropped unseen.
+        biased;
         outcome = worker.shared.timers.timeout(worker.shared.limits.login_timeout, login) => outcome,
         () = worker.drain.cancelled() => return None,
     };

@@ -115,6 +115,10 @@ impl Script {
             ["back", id, now, "tidy"] => self.back(id, now, Residue::None),
             ["clean", id] => self.pool.reset_done(self.now, self.backend(id)),
             ["ended", id] => self.pool.ended(self.now, self.backend(id)),
+            ["ended", ref ids @ ..] => {
+                let ids: Vec<_> = ids.iter().map(|id| self.backend(id)).collect();
+                self.pool.all_ended(self.now, ids);
+            }
             ["pin", id] => told.push(answer(self.pool.pin(self.backend(id))).to_owned()),
             _ => panic!("{event}"),
         }
@@ -652,6 +656,29 @@ fn waits_end() {
         tick => 2 too late
         ms 1
         tick => 3 too late",
+    );
+}
+
+#[test]
+fn none_of_several_that_have_ended_is_lent() {
+    let leaders = Limits {
+        leaders: 1,
+        ..limits()
+    };
+    script(4, leaders).run(
+        "1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        2 wants a t1 => open b2 a
+        opened b2 => 2 gets b2
+        3 wants b ro => open b3 b
+        opened b3 => 3 gets b3
+        back b3 ro
+        ms 1
+        back b2 t1
+        4 wants a ro => open b4 a
+        5 wants c ro => close b3
+        opened b4
+        ended b2 b4 => open b5 a, open b6 c",
     );
 }
 

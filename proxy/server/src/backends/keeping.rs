@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
-use pgpalisade_pool::{BackendId, Pool};
+use pgpalisade_pool::BackendId;
 use pgpalisade_session::Identity;
 use tokio::sync::mpsc;
 
@@ -47,10 +47,14 @@ impl Worker {
                 });
                 Poll::Ready(ended)
             });
-            for id in ended.await {
-                backends.ended(&self, id);
+            let ended = ended.await;
+            for id in &ended {
+                backends.opened.borrow_mut().remove(id);
             }
-            backends.decide(&self, Pool::tick);
+            backends.decide(&self, |pool, now| {
+                pool.all_ended(now, ended);
+                pool.tick(now);
+            });
             self.tally.sizes(&backends.sizes());
         }
     }
