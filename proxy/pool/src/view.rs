@@ -55,6 +55,16 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         })
     }
 
+    /// Whether clients are to give back what they have between two transactions, also if they send ahead.
+    pub fn wants_back(&self, now: Duration) -> bool {
+        let is_over = |backend: &Backend<L, T>| match &backend.state {
+            State::Lent(lend) if lend.is_pinned => false,
+            State::Lent(lend) => lend.is_leaving || now >= backend.expires_at,
+            _ => false,
+        };
+        self.waiting > 0 || self.backends.values().any(is_over)
+    }
+
     /// Number of clients that wait for a backend.
     pub const fn waiting(&self) -> usize {
         self.waiting

@@ -398,6 +398,12 @@ impl Ledger {
         self.in_flight.len() < IN_FLIGHT_MAX
     }
 
+    /// Whether the server answers all that is in flight without another message.
+    pub(crate) fn ends_cycle(&self) -> bool {
+        let ends = |last: &InFlight| last.request.ends_cycle();
+        self.mode == ServerMode::Normal && self.in_flight.back().is_some_and(ends)
+    }
+
     /// Whether the server skips everything up to the next Sync.
     #[inline]
     #[must_use]

@@ -335,6 +335,12 @@ impl Session {
         is_done && self.is_idle() && !self.server.ledger.is_skipping()
     }
 
+    /// Whether the client may part once all was answered that it has sent, as far as is known before.
+    #[must_use]
+    pub fn may_part_soon(&self) -> bool {
+        !self.is_inside() && self.server.ledger.ends_cycle()
+    }
+
     /// Declares the client's tokens first if they were accepted for another server connection. The first message after
     /// a takeover is refused, whatever it is.
     #[inline]

@@ -1,5 +1,7 @@
 //! What happens at the edges of a lend: the tokens of a connection, a login that waits, half of a message.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use pgpalisade_test_servers::held_relay::{Direction, HeldRelay};
 use pgpalisade_test_servers::machine::wait_until;
 use pgpalisade_test_servers::postgres::Postgres;
@@ -70,6 +72,28 @@ fn postgresql_decides_on_a_login() {
     let answer = next.until_closed();
     assert_eq!(answer[0].sqlstate(), "28000");
     one.ok("SELECT 1");
+}
+
+/// Between two of its transactions, others are served.
+#[test]
+fn a_client_that_always_sends_ahead_keeps_no_connection() {
+    let stage = scarce("2s");
+    let (mut ahead, mut other) = (stage.plain(), stage.plain());
+    let query = Batch::new().query("SELECT pg_sleep(0.02)");
+    ahead.send(&query);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                ahead.send(&query);
+                assert_eq!(tags(&ahead.until_ready()), "T D C ZI");
+            }
+        });
+        std::thread::sleep(MOMENT);
+        let answers = [(); 3].map(|()| other.query("SELECT 1"));
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(answers.map(|answer| tags(&answer)), ["T D C ZI"; 3]);
+    });
 }
 
 /// A notification, of which one half comes with the reply to the client's statement.

@@ -119,6 +119,7 @@ impl Script {
                 let ids: Vec<_> = ids.iter().map(|id| self.backend(id)).collect();
                 self.pool.all_ended(self.now, ids);
             }
+            ["back?"] => told.push(answer(self.pool.wants_back(self.now)).to_owned()),
             ["pin", id] => told.push(answer(self.pool.pin(self.backend(id))).to_owned()),
             _ => panic!("{event}"),
         }
@@ -839,6 +840,32 @@ fn late_events_change_nothing() {
         back b1 ro
         ended b1
         1 wants a ro => open b2 a");
+}
+
+#[test]
+fn backends_are_wanted_back_for_waiters_and_when_they_are_to_close() {
+    run_at_most(
+        1,
+        "1 wants a ro => open b1 a
+        opened b1 => 1 gets b1
+        back? => no
+        2 wants a ro
+        back? => yes
+        2 leaves
+        back? => no
+        owes any
+        tick
+        back? => yes
+        back b1 ro => close b1
+        back? => no
+        ended b1
+        1 wants a ro => open b2 a
+        opened b2 => 1 gets b2
+        ms 900000
+        back? => yes
+        pin b2 => yes
+        back? => no",
+    );
 }
 
 #[test]

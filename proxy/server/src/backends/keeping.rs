@@ -54,6 +54,7 @@ impl Worker {
             backends.decide(&self, |pool, now| {
                 pool.all_ended(now, ended);
                 pool.tick(now);
+                backends.are_wanted_back.set(pool.wants_back(now));
             });
             self.tally.sizes(&backends.sizes());
         }

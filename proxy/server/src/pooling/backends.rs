@@ -1,6 +1,6 @@
 //! A worker's pool of server connections: its state. `backends/lending.rs` carries out what it decides.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -46,6 +46,8 @@ pub(crate) type Machine = Pool<SharedLogin, Tokens, Share>;
 pub(crate) struct Backends {
     pub(crate) begun: Instant,
     pub(crate) machine: RefCell<Machine>,
+    /// Whether clients are to give back what they have, also if they send ahead. As of the last tick.
+    pub(crate) are_wanted_back: Cell<bool>,
     pub(crate) idle: RefCell<BTreeMap<BackendId, Box<Backend>>>,
     pub(crate) waiting: RefCell<BTreeMap<ClientId, oneshot::Sender<Answer>>>,
     /// Connections that are being opened and still wanted.
@@ -73,6 +75,7 @@ impl Backends {
         Self {
             begun: Instant::now(),
             machine: RefCell::new(Pool::new(limits, places.share())),
+            are_wanted_back: Cell::default(),
             idle: RefCell::default(),
             waiting: RefCell::default(),
             opening: RefCell::default(),

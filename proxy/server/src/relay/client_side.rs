@@ -205,9 +205,35 @@ impl Relay {
         }
         if self.client.socket.is_awaited(cx) {
             self.await_client(cx).map(Ok)
+        } else if self.is_to_part() {
+            Ok(Ok(self.look_for_client(cx)))
         } else {
             self.read_client(cx)
         }
+    }
+
+    /// Whether the client, which may send ahead without end, is to give its server connection back first.
+    #[inline]
+    fn is_to_part(&self) -> bool {
+        let backends = self.client.worker.backends.as_ref();
+        self.lent.is_some()
+            && backends.is_some_and(|backends| backends.are_wanted_back.get())
+            && self.session.may_part_soon()
+            && self.server.upstream.rest() == 0
+            && !self.client.socket.is_closed_by_peer()
+    }
+
+    /// Wakes the task for a look whether the client has left. The server's replies wake it, too.
+    #[cold]
+    fn look_for_client(&mut self, cx: &mut Context<'_>) -> Side {
+        let timers = &self.client.worker.shared.timers;
+        let new = || Box::pin(timers.sleep(pause::LOOK_EVERY)) as Pin<Box<dyn Future<Output = ()>>>;
+        let look = self.client.look.get_or_insert_with(new);
+        if look.as_mut().poll(cx).is_ready() {
+            self.client.look = None;
+            cx.waker().wake_by_ref();
+        }
+        Side::Unasked
     }
 
     /// Holds the client up. If it leaves meanwhile, nothing of what it has sent begins.
@@ -226,8 +252,10 @@ impl Relay {
             let _ = timers.timeout(pause::LOOK_EVERY, opens).await;
         });
         // If it ends at once, whatever has shut the gate wakes the task.
-        let _ = look.as_mut().poll(cx);
-        self.client.look = Some(look);
+        self.client.look = match look.as_mut().poll(cx) {
+            Poll::Pending => Some(look),
+            Poll::Ready(()) => None,
+        };
         Ok(Side::Drained)
     }
 
