@@ -47,9 +47,21 @@ impl ParkedClient {
     /// Whether a message is answered without a server.
     pub(super) fn is_answered(&mut self, message: &[u8], verdicts: &RefCell<VerdictCache>) -> bool {
         let (tag, mut out) = (FrontendTag::from_byte(message[0]).unwrap(), BytesMut::new());
-        self.half.answer(tag, &mut out) == Needs::Nothing
-            || self.half.hold_back(message, verdicts, &mut out) == Needs::Nothing
+        if self.half.answer(tag, &mut out) == Needs::Nothing {
+            return true;
+        }
+        let is_answered = self.half.hold_back(message, verdicts, &mut out) == Needs::Nothing;
+        if is_answered && may_end_a_transaction(message) {
+            self.lost = Lost::Nothing;
+        }
+        is_answered
     }
+}
+
+fn may_end_a_transaction(message: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(message);
+    let mut ends = ["COMMIT", "ROLLBACK", "END", "ABORT", "PREPARE TRANSACTION"].iter();
+    ends.any(|end| text.contains(end))
 }
 
 /// A server without a client.
@@ -315,11 +327,7 @@ impl<'a> Driver<'a> {
 
     fn decide(&mut self, message: &[u8]) {
         self.note("client:", message);
-        let text = String::from_utf8_lossy(message);
-        if ["COMMIT", "ROLLBACK", "END", "ABORT", "PREPARE TRANSACTION"]
-            .iter()
-            .any(|end| text.contains(end))
-        {
+        if may_end_a_transaction(message) {
             self.lost = Lost::Nothing;
         }
         self.declared
