@@ -26,7 +26,7 @@ const BACKENDS_MAX: usize = 262_143;
 pub(super) fn read(values: &mut Values<'_>) -> Option<Pool> {
     let lending = values.choice(Key::Pool, &LENDING)?;
     let hours = |hours: u64| minutes(60 * hours);
-    let limits = BackendLimits {
+    let mut limits = BackendLimits {
         max: values.count(Key::BackendsMax, 1..=BACKENDS_MAX)?,
         leaders: values.count(Key::BackendsLeaders, 0..=BACKENDS_MAX)?,
         wait: values.time(Key::BackendsWait, Duration::ZERO..=minutes(10))?,
@@ -44,6 +44,8 @@ pub(super) fn read(values: &mut Values<'_>) -> Option<Pool> {
         ));
         return None;
     }
+    // One is left for the others.
+    limits.pinned = limits.pinned.min((limits.max.get() - 1).max(1));
     Some(match lending {
         Lending::Session => Pool::Session,
         Lending::Transaction => Pool::Transaction(limits),

@@ -168,7 +168,8 @@ keys! {
             "A server connection is replaced after this time, give or take a tenth (1min to 168h)", "");
         BackendsPinned("backends.pinned", "N", Number, Default("10"),
             "Server connections that clients may keep beyond a transaction",
-            "A client keeps its connection for LISTEN, a temporary table, a session's advisory lock, and similar.");
+            "A client keeps its connection for LISTEN, a temporary table, a session's advisory lock, and similar. Of \
+             several, one is always left for the others.");
         BackendsReset("backends.reset", "always|auto", Text, Default("always"),
             "When a server connection is reset before another client gets it",
             "auto: not after transactions that have only read, if no function of the database may leave something in a \

@@ -60,6 +60,11 @@ impl Translation<'_> {
         (!value.is_empty()).then_some(value)
     }
 
+    /// One of a few words, in lower case.
+    fn word(&self, name: &str) -> Option<String> {
+        self.get(name).map(str::to_ascii_lowercase)
+    }
+
     fn set(&mut self, key: Key, value: impl Into<String>) {
         self.keys.push((key, vec![value.into()]));
     }
@@ -114,11 +119,14 @@ impl Translation<'_> {
 
     fn listen(&mut self) {
         let port = self.number("listen_port", 6432);
-        let mut addresses = Vec::new();
+        let (mut addresses, mut all) = (Vec::new(), false);
         for host in self.get("listen_addr").unwrap_or_default().split(',') {
             match host.trim() {
                 "" => {}
-                "*" => addresses.push(format!("0.0.0.0:{port}")),
+                "*" => {
+                    addresses.push(format!("0.0.0.0:{port}"));
+                    all = true;
+                }
                 "localhost" => addresses.push(format!("127.0.0.1:{port}")),
                 host if host.parse::<std::net::Ipv6Addr>().is_ok() => {
                     addresses.push(format!("[{host}]:{port}"));
@@ -132,13 +140,18 @@ impl Translation<'_> {
             addresses.push(format!("{directory}:{port}"));
         }
         self.keys.push((Key::Listen, addresses));
+        if all {
+            let why = format!("only IPv4: write [::]:{port} in its place for both");
+            self.note("listen_addr = *", &why);
+        }
     }
 
     fn upstream(&mut self) {
         let mut first: Option<(String, String)> = None;
         for (name, pairs) in &self.ini.databases {
             let get = |key: &str| pairs.get(key).cloned();
-            let host = get("host").unwrap_or_else(|| "/var/run/postgresql".into());
+            let socket = || self.get("unix_socket_dir").unwrap_or("/tmp").to_owned();
+            let host = get("host").unwrap_or_else(socket);
             let server = (host, get("port").unwrap_or_else(|| "5432".into()));
             let expected = first.get_or_insert_with(|| server.clone());
             if *expected != server {
@@ -158,9 +171,15 @@ impl Translation<'_> {
             true => String::new(),
             false => format!(":{port}"),
         };
-        let hosts = host.split(',').map(|host| format!("{host}{port}"));
+        let hosts = host
+            .split(',')
+            .map(|host| match host.parse::<std::net::Ipv6Addr>() {
+                Ok(host) => format!("[{host}]{port}"),
+                Err(_) => format!("{host}{port}"),
+            });
         let hosts: Vec<String> = hosts.collect();
-        let mode = match self.get("server_tls_sslmode") {
+        let mode = self.word("server_tls_sslmode");
+        let mode = match mode.as_deref() {
             None | Some("allow") => "prefer",
             Some(mode) => mode,
         };
@@ -170,7 +189,8 @@ impl Translation<'_> {
             ("sslcert", "server_tls_cert_file"),
             ("sslkey", "server_tls_key_file"),
         ] {
-            if let Some(file) = self.get(name).filter(|_| mode != "disable") {
+            let counts = parameter != "sslrootcert" || mode.starts_with("verify");
+            if let Some(file) = self.get(name).filter(|_| mode != "disable" && counts) {
                 address.push_str(&format!("&{parameter}={}", escaped(file)));
             }
         }
@@ -191,14 +211,15 @@ impl Translation<'_> {
     }
 
     fn tls(&mut self) {
-        let mode = match self.get("client_tls_sslmode").unwrap_or("disable") {
+        let mode = self.word("client_tls_sslmode");
+        let mode = match mode.as_deref().unwrap_or("disable") {
             "disable" => return self.set(Key::TlsMode, "off"),
             "allow" | "prefer" => "allow",
-            "verify-ca" | "verify-full" => {
+            "require" => "require",
+            _ => {
                 self.set(Key::TlsClientCertificates, "required");
                 "require"
             }
-            _ => "require",
         };
         self.set(Key::TlsMode, mode);
         self.copy(Key::TlsCertificate, "client_tls_cert_file");
@@ -207,7 +228,7 @@ impl Translation<'_> {
     }
 
     fn logins(&mut self) {
-        let kind = self.get("auth_type").unwrap_or("md5").to_owned();
+        let kind = self.word("auth_type").unwrap_or_else(|| "md5".into());
         let named = format!("auth_type = {kind}");
         match &*kind {
             "scram-sha-256" => {}
@@ -215,12 +236,20 @@ impl Translation<'_> {
                 &named,
                 "PostgreSQL must have SCRAM-SHA-256 verifiers for all users, and so must auth_file: docs/tls.md",
             ),
-            _ => {
+            "any" | "trust" => {
                 let why = "logins are relayed to PostgreSQL; with pool = \"transaction\" it must ask for nothing \
                            (trust, peer), or use auth = \"scram\"";
                 self.note(&named, why);
                 return self.set(Key::Auth, "relay");
             }
+            "cert" => self.note(
+                &named,
+                "clients log in by SCRAM, too; rules of the policy say whose certificate may be which user (cn)",
+            ),
+            _ => self.note(
+                &named,
+                "clients log in by SCRAM instead: PostgreSQL's own pg_hba.conf decides with auth = \"relay\"",
+            ),
         }
         self.set(Key::Auth, "scram");
         if self.get("auth_user").is_none() && self.get("auth_file").is_some() {
@@ -233,13 +262,14 @@ impl Translation<'_> {
     }
 
     fn pool(&mut self) {
-        let mode = match self.get("pool_mode") {
-            None | Some("session") => "session",
+        let mode = self.word("pool_mode");
+        let mode = match mode.as_deref() {
             Some("statement") => {
                 self.note("pool_mode = statement", "is transaction here");
                 "transaction"
             }
-            Some(_) => "transaction",
+            Some("transaction") => "transaction",
+            _ => "session",
         };
         self.set(Key::Pool, mode);
         let size = self.number("default_pool_size", 20);
@@ -292,9 +322,15 @@ impl Translation<'_> {
                 continue;
             }
             let why = no_equal::why(no_equal::SETTINGS, name);
-            self.notes.push(format!("{name} = {value}: {why}"));
+            // It may be a secret.
+            let value = match name.starts_with("auth") || why == no_equal::UNKNOWN {
+                true => String::new(),
+                false => format!(" = {value}"),
+            };
+            self.notes.push(format!("{name}{value}: {why}"));
         }
-        let why = "settings of a user are rules of the policy, such as pool = \"session\"; limits are for all";
+        let why = "settings of a user are rules of the policy, such as pool = \"session\" (set backends.sessions); \
+                   limits are for all";
         for (name, _) in &self.ini.users {
             self.notes.push(format!("[users] {name}: {why}"));
         }

@@ -1,6 +1,8 @@
 //! Keys of PgBouncer 1.25 that pgpalisade has not, and why.
 
-/// Keys of `[pgbouncer]`, and behind a colon the reason. An indented line continues the one before it.
+pub(super) const UNKNOWN: &str = "is not known to PgBouncer 1.25";
+
+/// Keys of `[pgbouncer]`, and after a colon the reason. An indented line continues the one before it.
 pub(super) const SETTINGS: &str = r#"
 logfile syslog syslog_ident syslog_facility: the log goes to standard error
 pidfile user: this is the work of the service manager
@@ -22,7 +24,7 @@ idle_transaction_timeout: idle_in_transaction_session_timeout of PostgreSQL does
 transaction_timeout: PostgreSQL 17 has this setting
 client_idle_timeout: an idle client has no server connection, and stays
 cancel_wait_timeout suspend_timeout: a cancel request waits for no place, and there is no SUSPEND
-auth_hba_file auth_ident_file auth_ldap_options auth_dbname: logins are relayed to PostgreSQL, or checked by SCRAM:
+auth_hba_file auth_ident_file auth_ldap_options auth_dbname: logins are checked by SCRAM, or relayed to PostgreSQL:
     docs/tls.md
 admin_users stats_users: root and the user of pgpalisade are admins on the socket of the console; for others set
     console_auth_file, whose users may all read it, and console_admins: docs/console.md
@@ -40,7 +42,8 @@ pub(super) const DATABASE: &str = r#"
 dbname: clients name the database as PostgreSQL does: there are no aliases
 user password auth_user auth_query auth_dbname: clients log in as themselves, and the connections are in their name
 connect_query client_encoding datestyle timezone: ALTER ROLE or ALTER DATABASE .. SET does this
-pool_mode: for some clients, write a rule with pool = "session" into the policy: docs/pooling.md
+pool_mode: for some clients, write a rule with pool = "session" into the policy, and set backends.sessions:
+    docs/pooling.md
 min_pool_size max_db_client_connections server_lifetime load_balance_hosts: there is one setting for all databases
 "#;
 
@@ -54,5 +57,5 @@ pub(super) fn rows(table: &str) -> Vec<(String, String)> {
 pub(super) fn why(table: &str, name: &str) -> String {
     let mut rows = rows(table).into_iter();
     let row = rows.find(|(keys, _)| keys.split(' ').any(|key| key == name));
-    row.map_or_else(|| "is not known to PgBouncer 1.25".into(), |(_, why)| why)
+    row.map_or_else(|| UNKNOWN.into(), |(_, why)| why)
 }

@@ -69,7 +69,20 @@ fn keys_have_these_equals() {
             Key::AuthQuery,
             "SELECT $1, 'x'",
         ),
-        ("auth_type = hba", Key::Auth, "relay"),
+        ("auth_type = hba", Key::Auth, "scram"),
+        ("auth_type = Trust", Key::Auth, "relay"),
+        ("pool_mode = Session", Key::Pool, "session"),
+        ("pool_mode = TRANSACTION", Key::Pool, "transaction"),
+        (
+            "server_tls_sslmode = Require\nserver_tls_ca_file = /a",
+            Key::Upstream,
+            "postgres://10.0.0.1:5432?sslmode=require",
+        ),
+        (
+            &format!("client_tls_sslmode = Verify-Full\n{tls}"),
+            Key::TlsClientCertificates,
+            "required",
+        ),
         ("client_tls_sslmode = disable", Key::TlsMode, "off"),
         (
             &format!("client_tls_sslmode = prefer\n{tls}"),
@@ -116,9 +129,15 @@ fn databases_are_one_cluster() {
         !text.contains("secret") && !text.contains("a: dbname"),
         "{text}"
     );
-    let (_, raw) = valid("[databases]\na =\n[pgbouncer]\nauth_file = /u\n");
-    let socket = "postgres:///?host=/var/run/postgresql&port=5432";
-    assert_eq!(raw.text(Key::Upstream), Some(socket));
+    for (server, expect) in [
+        ("", "postgres:///?host=/run/pg&port=5432"),
+        ("host=::1", "postgres://[::1]:5432?sslmode=prefer"),
+    ] {
+        let ini = format!(
+            "[databases]\na = {server}\n[pgbouncer]\nauth_file = /u\nunix_socket_dir = /run/pg\n"
+        );
+        assert_eq!(valid(&ini).1.text(Key::Upstream), Some(expect));
+    }
 }
 
 /// Each key is read, or named with a reason; an unknown one is named too.
@@ -131,13 +150,14 @@ fn nothing_is_lost_silently() {
     let ini = format!("{ini}[users]\nann = pool_mode=session\n[peers]\n1 = host=h\n");
     let (text, _) = valid(&ini);
     for name in known {
-        let note = format!("\n# - {name} = 1: ");
+        let value = if name.starts_with("auth") { "" } else { " = 1" };
+        let note = format!("\n# - {name}{value}: ");
         assert!(text.contains(&note), "{name}\n{text}");
         assert!(!READ.split_whitespace().any(|read| read == name), "{name}");
     }
     assert_eq!(text.matches("is not known").count(), 1, "{text}");
     for part in [
-        "# - nonsense = 2: is not known",
+        "# - nonsense: is not known",
         "# - [users] ann",
         "# - [peers] 1",
     ] {
