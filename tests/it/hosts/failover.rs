@@ -193,3 +193,25 @@ fn all_hosts_are_down() {
     assert!(took < AT_MOST);
     assert_clear(&refusals);
 }
+
+/// A client that waits no longer than `backends.wait` is told the same, not that too many wait.
+#[test]
+fn all_hosts_of_a_pool_are_down() {
+    let (mut primary, mut standby) = servers();
+    let pool = options(&[&primary, &standby]).flag("--pool", "transaction");
+    let proxy = Proxy::start_with(pool.flag("--backends-wait", "300ms"));
+    let mut wire = Wire::login(&proxy.endpoint(), &TRUSTED);
+    wire.ok("SELECT 1");
+    primary.crash();
+    standby.crash();
+    // The first attempts find connections that end.
+    let last = (0..20).find_map(|_| {
+        let errors = errors(&wire.query("SELECT 1"));
+        errors.into_iter().find(|error| error != "08006")
+    });
+    assert_eq!(last.as_deref(), Some("57P03"));
+    primary.start_again(&[]);
+    wait_until("the pool to serve", || {
+        errors(&wire.query("SELECT 1")).is_empty()
+    });
+}

@@ -112,7 +112,7 @@ impl Backends {
             Order::Refuse(client, refusal) => {
                 let waiter = self.waiting.borrow_mut().remove(&client);
                 let why = match refusal {
-                    Refusal::Timeout => OpenError::NoPlace,
+                    Refusal::Timeout => why_no_place(worker),
                     Refusal::OpenFailed => {
                         let failed = self.failed.borrow().clone();
                         failed.unwrap_or(OpenError::Closed)
@@ -123,6 +123,15 @@ impl Backends {
                 }
             }
         }
+    }
+}
+
+/// Why a wait has ended. Without a primary, no connection is opened meanwhile.
+fn why_no_place(worker: &Worker) -> OpenError {
+    let takeover = &worker.shared.takeover;
+    match takeover.primary() {
+        Some(_) => OpenError::NoPlace,
+        None => OpenError::NoPrimary(takeover.why_no_primary()),
     }
 }
 
