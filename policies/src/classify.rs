@@ -134,11 +134,7 @@ fn refused(text: &str, error: pg_query::Error) -> WriteReason {
     };
     WriteReason::Syntax(SyntaxError {
         error: shown.into(),
-        hint: if may_name_ours(text.as_bytes()) {
-            "Quote a value that is not a number: SET fencing.token = 'scheduler=34'."
-        } else {
-            "Correct the query."
-        },
+        names_ours: may_name_ours(text.as_bytes()),
     })
 }
 

@@ -55,8 +55,8 @@ pub enum WriteReason {
 pub struct SyntaxError {
     /// The parser's message, without literals.
     pub error: Box<str>,
-    /// Advice for the client.
-    pub hint: &'static str,
+    /// Whether the text may name a `fencing.` setting.
+    pub names_ours: bool,
 }
 
 impl WriteReason {

@@ -3,7 +3,7 @@
 use pgpalisade_test_servers::machine::wait_until;
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Message, Wire, pretty, trusted};
+use pgpalisade_test_servers::wire::{Batch, Message, Wire, errors, pretty, trusted};
 
 const SETUP: &str = "CREATE TABLE log (what text); CREATE SCHEMA jobs; CREATE TABLE jobs.queue (id int); \
     CREATE FUNCTION w() RETURNS int LANGUAGE sql AS $$INSERT INTO log VALUES ('w') RETURNING 1$$";
@@ -80,18 +80,71 @@ fn a_transaction_that_is_prepared() {
 fn a_name_with_another_meaning() {
     let policy = "[defaults]\nwrites = \"allow\"\n[scope.jobs]\ntables = \"jobs.*\"\n";
     let stage = Stage::governed(SETUP, &PolicyFile::new(policy));
-    let mut wire = stage.plain();
-    wire.ok("SET fencing.token = 'jobs=1'");
-    wire.ok("PREPARE p AS SELECT 1");
-    wire.ok(
-        "DEALLOCATE p; PREPARE p AS WITH w AS (INSERT INTO jobs.queue SELECT 1 WHERE 'x' <> '\\' RETURNING 1) \
-         SELECT count(*) FROM w",
+    let write = "WITH w AS (INSERT INTO jobs.queue SELECT 1 WHERE 'x' <> '\\' RETURNING 1) SELECT count(*) FROM w";
+    let long = format!("/*{}*/", "x".repeat(2 << 20));
+    let parsed = |sql: &str| Batch::new().statement(sql).sync();
+    let (drops, takes) = (
+        format!("DEALLOCATE {long} p"),
+        format!("PREPARE {long} p AS {write}"),
     );
-    wire.ok("SET fencing.token = ''");
-    assert_eq!(sqlstate(&wire.query("EXECUTE p")), "PF002");
-    let bound = Batch::new().bind("", "p", &[]).execute("", 0);
-    assert_eq!(sqlstate(&wire.run(&bound.sync())), "PF002");
+    let ways = [
+        vec![Batch::new().query(&format!("DEALLOCATE p; PREPARE p AS {write}"))],
+        vec![Batch::new().query(&format!("DEALLOCATE p; {takes}"))],
+        vec![Batch::new().query(&format!("SELECT 1 {long}; DEALLOCATE p; {takes}"))],
+        vec![parsed(&drops), parsed(&takes)],
+        vec![
+            parsed(&format!("{long} {drops}")),
+            parsed(&format!(" \n{long} {takes}")),
+        ],
+    ];
+    for (nth, way) in ways.iter().enumerate() {
+        let mut wire = stage.plain();
+        wire.ok("SET fencing.token = 'jobs=1'");
+        wire.ok("PREPARE p AS SELECT 1");
+        for batch in way {
+            assert_eq!(errors(&wire.run_all(batch)), [""; 0], "{nth}");
+        }
+        wire.ok("SET fencing.token = ''");
+        assert_eq!(sqlstate(&wire.query("EXECUTE p")), "PF002", "{nth}");
+        let bound = Batch::new().bind("", "p", &[]).execute("", 0);
+        assert_eq!(sqlstate(&wire.run(&bound.sync())), "PF002", "{nth}");
+    }
     assert_eq!(stage.postgres.value("SELECT count(*) FROM jobs.queue"), "0");
+}
+
+/// The protocol's prepared statements keep their meaning while long texts of other kinds run, and none that could not
+/// be read runs by EXECUTE or FETCH, where nothing of it would be noticed.
+#[test]
+fn a_long_statement_of_the_protocol() {
+    let stage = Stage::with(SETUP);
+    let mut leader = stage.leader("1");
+    let long = "x".repeat(2 << 20);
+    let prepare = Batch::new()
+        .parse("begin", "BEGIN")
+        .parse("finish", "COMMIT")
+        .parse("long", &format!("SELECT '{long}'"))
+        .parse("drops", &format!("DEALLOCATE /*{long}*/ finish"));
+    leader.run_all(&prepare.sync());
+    let run = |name: &str| Batch::new().bind("", name, &[]).execute("", 0).sync();
+    for name in ["begin", "long", "finish", "begin", "finish"] {
+        assert_eq!(errors(&leader.run(&run(name))), [""; 0], "{name}");
+    }
+    for name in ["long", "drops"] {
+        leader.fails(&format!("EXECUTE {name}"), "PF005");
+    }
+    let bound = Batch::new().bind("portal", "long", &[]).flush();
+    leader.send(&bound);
+    assert_eq!(sqlstate(&leader.query("FETCH ALL FROM portal")), "PF005");
+}
+
+/// It would be answered with SET, and declare nothing.
+#[test]
+fn a_declaration_beside_another_sql() {
+    let stage = Stage::with(SETUP);
+    let mut leader = stage.leader("1");
+    let text = format!("SET fencing.token = 2; {OLDER_SQL}");
+    let older = stage.postgres.version() < 16;
+    leader.fails(&text, if older { "58000" } else { "42601" });
 }
 
 /// The server's own files: RESET restores their value, which a reload changes before the server reports anything.

@@ -34,6 +34,6 @@ impl Classification {
         let classified = self.aside.run(move || classify(&text, encoding));
         let verdict = self.timers.timeout(WAIT_MAX, classified).await;
         let verdict = verdict.ok().flatten();
-        Arc::new(verdict.unwrap_or_else(|| Analysis::opaque(Opaque::Parser)))
+        Arc::new(verdict.unwrap_or_else(|| Analysis::opaque(Opaque::Parser, b"")))
     }
 }

@@ -23,6 +23,8 @@ use crate::wire::encode::{self, ParameterStatus, Severity};
 /// The command tag of a SELECT that returned no row.
 const NO_ROW: &[u8] = b"SELECT 0";
 
+const SYNTAX_ERROR: &[u8] = b"42601";
+
 impl From<ReplyRoute> for Disposition {
     #[inline]
     fn from(reply: ReplyRoute) -> Self {
@@ -205,16 +207,15 @@ impl Session {
         if commits(statement, command_tag) {
             self.server.is_committed_midway = true;
         }
+        let is_unknown = matches!(statement.why, Some(WriteReason::Syntax(_)));
         // Without rows, this is the end of a portal whose rows all came before: set_config was called then, and is
         // not again.
-        if statement.controls.is_empty() || command_tag == NO_ROW {
-            if matches!(statement.why, Some(WriteReason::Syntax(_))) {
-                self.server.note_unknown_syntax();
-            }
-            return;
+        let steers = !statement.controls.is_empty() && command_tag != NO_ROW;
+        let verdict = steers.then(|| Arc::clone(verdict));
+        if is_unknown {
+            self.server.note_unknown_syntax();
         }
-        let verdict = Arc::clone(verdict);
-        let statement = verdict.statements.get(at);
+        let statement = verdict.as_ref().and_then(|all| all.statements.get(at));
         for control in statement.map_or(&[][..], |statement| &statement.controls) {
             self.on_control(control, command_tag);
         }
@@ -284,6 +285,10 @@ impl Session {
         if self.server.ledger.is_copying_in() {
             // Statements after the COPY in the same query may be ones to wait for.
             self.client.settles = true;
+        }
+        let front = self.server.ledger.front();
+        if front.is_some_and(InFlight::is_unknown_syntax) && !is_refused_by_grammar(body) {
+            self.server.note_unknown_syntax();
         }
         let front = self.server.ledger.front();
         let origin = front.map_or(Origin::Client, |front| front.origin);
@@ -393,6 +398,13 @@ impl Session {
             encode::put(out, &status);
         }
     }
+}
+
+/// Whether PostgreSQL's grammar has refused a text, of which nothing has run. A function that fails so tells where
+/// (`W`), and a value whose text has a syntax of its own has no position (`P`).
+fn is_refused_by_grammar(error: &[u8]) -> bool {
+    let field = |letter| backend::error_field(error, letter);
+    field(b'C') == Some(SYNTAX_ERROR) && field(b'P').is_some() && field(b'W').is_none()
 }
 
 /// Whether one transaction ends and the next begins.

@@ -78,6 +78,12 @@ fn is_other_command(request: &InFlight, command_tag: &[u8]) -> bool {
         // Fast path of nearly every read, with the same result as the code below.
         return false;
     }
+    if let Some(WriteReason::Syntax(syntax)) = statement.and_then(|found| found.why.as_ref())
+        && syntax.names_ours
+    {
+        // It may have set a token that nobody has declared.
+        return true;
+    }
     let is_judged = controls.iter().any(Control::is_transaction);
     let is_told = TRANSACTION.contains(&command_tag);
     // A text that was not read, or that the server may read otherwise, was not judged.

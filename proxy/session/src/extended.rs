@@ -10,7 +10,7 @@ use pgpalisade_policies::{Class, Opaque, VerdictCache};
 
 use super::Session;
 use super::action::{Action, Prerequisite, Refused};
-use super::frame::{Frame, NAMES_MAX};
+use super::frame::{Frame, NAMES_MAX, Uncollected};
 use super::in_flight::{InFlight, Request};
 use super::judgement::{Judged, excerpt};
 use super::lending::Tenancy;
@@ -244,7 +244,7 @@ impl Session {
 }
 
 /// Name and text of a Parse.
-type ParsePrefix<'a> = (&'a [u8], Result<&'a [u8], Opaque>);
+type ParsePrefix<'a> = (&'a [u8], Result<&'a [u8], Uncollected<'a>>);
 
 /// Splits a Parse; `None` if the name has not ended.
 fn parse_prefix(frame: Frame<'_>) -> Option<ParsePrefix<'_>> {
@@ -252,12 +252,14 @@ fn parse_prefix(frame: Frame<'_>) -> Option<ParsePrefix<'_>> {
         Ok((name, text)) => Some((name, Ok(text))),
         Err(_) => {
             let end = frame.body.iter().position(|&byte| byte == 0)?;
-            let why = if frame.is_whole() {
-                Opaque::Nul
+            let start = frame.body.get(end + 1..).unwrap_or_default();
+            let text = if frame.is_whole() {
+                let why = Opaque::Nul;
+                Uncollected { why, start }
             } else {
-                frame.why_not_collected()
+                frame.uncollected(start)
             };
-            Some((frame.body.get(..end)?, Err(why)))
+            Some((frame.body.get(..end)?, Err(text)))
         }
     }
 }

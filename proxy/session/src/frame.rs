@@ -54,12 +54,21 @@ impl<'a> Frame<'a> {
         self.has_room
     }
 
-    /// Reason why its text was not collected.
-    pub(super) const fn why_not_collected(&self) -> Opaque {
-        if self.header.body_len <= COLLECTED_MAX {
+    /// Why its text was not collected. `start` is the start of its only statement, and empty if it may have several.
+    pub(super) const fn uncollected(&self, start: &'a [u8]) -> Uncollected<'a> {
+        let why = if self.header.body_len <= COLLECTED_MAX {
             Opaque::NoRoom
         } else {
             Opaque::TooLong
-        }
+        };
+        Uncollected { why, start }
     }
+}
+
+/// A text that is not there as a whole, or contains a NUL byte.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Uncollected<'a> {
+    pub(super) why: Opaque,
+    /// Start of its only statement. Empty if it may have several.
+    pub(super) start: &'a [u8],
 }

@@ -4,12 +4,12 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use pgpalisade_policies::{
-    Analysis, Category, Class, Effects, Leftover, Opaque, Tables, VerdictCache, reads_large_objects,
+    Analysis, Category, Class, Effects, Leftover, Tables, VerdictCache, reads_large_objects,
 };
 
 use super::action::{Action, Prerequisite, Refused};
 use super::endings::Ending;
-use super::frame::{COLLECTED_MAX, Frame, LOOKED_AT_MAX};
+use super::frame::{COLLECTED_MAX, Frame, LOOKED_AT_MAX, Uncollected};
 use super::in_flight::{InFlight, Request};
 use super::judgement::Judged;
 use super::read_only::{AccessChange, Guarded};
@@ -164,7 +164,7 @@ impl Session {
         let text = match (frame.is_whole(), frontend::query(frame.body)) {
             (true, Ok(text)) => Ok(text),
             (true, Err(_)) => return self.malformed(FrontendTag::Query, frame),
-            (false, _) => Err(frame.why_not_collected()),
+            (false, _) => Err(frame.uncollected(b"")),
         };
         let action = match text
             .ok()
@@ -203,7 +203,7 @@ impl Session {
 
     fn on_judged_query(
         &mut self,
-        text: Result<&[u8], Opaque>,
+        text: Result<&[u8], Uncollected<'_>>,
         frame: Frame<'_>,
         verdicts: &RefCell<VerdictCache>,
     ) -> Action {

@@ -3,7 +3,7 @@
 use std::ops::{AddAssign, SubAssign};
 use std::sync::Arc;
 
-use pgpalisade_policies::{AccessShow, Analysis, Control, Statement};
+use pgpalisade_policies::{AccessShow, Analysis, Control, Statement, WriteReason};
 
 use super::name_change::NameChange;
 use crate::fence::{Leave, NameSpace};
@@ -203,6 +203,13 @@ impl InFlight {
     pub(super) fn may_change_statements(&self) -> bool {
         let verdict = self.verdict.as_deref();
         verdict.is_some_and(|verdict| verdict.any_control(changes_statements))
+    }
+
+    /// Whether the grammar here refuses its text.
+    pub(super) fn is_unknown_syntax(&self) -> bool {
+        let statements = self.verdict.iter().flat_map(|verdict| &verdict.statements);
+        let mut reasons = statements.filter_map(|statement| statement.why.as_ref());
+        reasons.any(|why| matches!(why, WriteReason::Syntax(_)))
     }
 
     #[inline]

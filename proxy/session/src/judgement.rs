@@ -10,6 +10,7 @@ use pgpalisade_policies::{
 
 use super::Session;
 use super::action::{Action, JudgedText, Prerequisite, Refused, Unread, Waiting};
+use super::frame::Uncollected;
 use super::in_flight::{InFlight, Request};
 use super::lending::Tenancy;
 use super::lookup::NamesHere;
@@ -63,12 +64,12 @@ impl Session {
     /// Verdict on a text, or what must happen to reach one.
     pub(super) fn verdict(
         &self,
-        text: Result<&[u8], Opaque>,
+        text: Result<&[u8], Uncollected<'_>>,
         verdicts: &RefCell<VerdictCache>,
     ) -> Result<Arc<Analysis>, Prerequisite> {
         let text = match text {
             Ok(text) => text,
-            Err(why) => return Ok(Arc::new(Analysis::opaque(why))),
+            Err(Uncollected { why, start }) => return Ok(Arc::new(Analysis::opaque(why, start))),
         };
         let settings = &self.server.text_settings;
         let encoding = settings.for_text(text, self.server.ledger.settled());

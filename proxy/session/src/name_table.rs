@@ -25,7 +25,7 @@ impl Lost {
         let steers = match meaning {
             PreparedText::Classified(classified) => {
                 let mut statements = classified.verdict.statements.iter();
-                statements.any(|statement| !statement.controls.is_empty())
+                statements.any(|one| !one.controls.is_empty() || one.is_unread())
             }
             PreparedText::MaySteer => true,
             PreparedText::Plain | PreparedText::Sql(_) | PreparedText::Unknown => false,

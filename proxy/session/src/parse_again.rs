@@ -9,7 +9,7 @@ use std::sync::Arc;
 use pgpalisade_policies::{Analysis, Control, Opaque, TextEncoding};
 
 use super::action::{Action, Prerequisite};
-use super::frame::Frame;
+use super::frame::{Frame, Uncollected};
 use super::in_flight::{InFlight, Origin, Request};
 use super::judgement::Judged;
 use super::ledger::Sent;
@@ -69,7 +69,7 @@ impl Session {
     pub(super) fn source_of(
         &self,
         parse: Frame<'_>,
-        (name, text): (&[u8], Result<&[u8], Opaque>),
+        (name, text): (&[u8], Result<&[u8], Uncollected<'_>>),
     ) -> Option<Arc<Source>> {
         if self.server.tenancy == Tenancy::ForLife || !parse.is_whole() {
             return None;

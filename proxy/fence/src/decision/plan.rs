@@ -274,6 +274,9 @@ impl<'a> Walk<'a> {
         };
         for statement in &verdict.statements {
             self.check(&statement.effects, None)?;
+            if statement.is_unread() {
+                return self.refuse(Rejection::changes_by_name());
+            }
             for control in &statement.controls {
                 self.check_named_control(control, depth)?;
             }

@@ -150,7 +150,12 @@ impl Rejection {
             "a query that cannot be parsed needs a fencing token for scope \"{scope}\", as a write does"
         );
         let detail = format!("The parser's error is: {}.", syntax.error);
-        Self::new(RejectionKind::NoToken, message, detail, syntax.hint).about(scope, None, None)
+        let hint = if syntax.names_ours {
+            "Quote a value that is not a number: SET fencing.token = 'scheduler=34'."
+        } else {
+            "Correct the query."
+        };
+        Self::new(RejectionKind::NoToken, message, detail, hint).about(scope, None, None)
     }
 
     /// Adds to the HINT that a transaction block must be rolled back before a token can be declared.

@@ -208,7 +208,7 @@ fn check<T>(what: &str, few: &T, many: &T, time: impl Fn(&T) -> Duration) {
 /// Work on a text before it is known what it does.
 fn look(text: &str) -> Duration {
     let mut cache = VerdictCache::new(64 << 20);
-    let verdict = Arc::new(Analysis::opaque(pgpalisade_policies::Opaque::Parser));
+    let verdict = Arc::new(Analysis::opaque(pgpalisade_policies::Opaque::Parser, b""));
     timed(|| {
         black_box((weigh(text.as_bytes()), needs_parse(text.as_bytes())));
         cache.keep(text.as_bytes(), UTF8, &verdict);
