@@ -236,6 +236,13 @@ impl Policy {
         self.ids.contains_key(scope)
     }
 
+    /// Whether a rule gives sessions server connections of their own.
+    #[must_use]
+    pub fn gives_own_connections(&self) -> bool {
+        let own = Some(PoolMode::Session);
+        self.rules.iter().any(|rule| rule.terms.pool == own)
+    }
+
     #[must_use]
     pub fn says_who_may_declare(&self) -> bool {
         let mut terms = self

@@ -15,6 +15,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use pgpalisade_authority::{Mark, Scope};
 use pgpalisade_policies::Policy;
+use pgpalisade_server::pooling::Pool;
 use pgpalisade_takeover::{ControlError, WitnessMode, cluster_lock, witness};
 
 use super::cluster::{self, Witness};
@@ -51,7 +52,10 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     report.add(Check::Config, CheckResult::ok("every value is valid"));
     let tried = machine::checks(config, report).await;
     let policy = tried.policy.as_ref();
-    let declare = policy.map_or_else(invalid, |loaded| who_may_declare(&loaded.policy));
+    let declare = policy.map_or_else(invalid, |loaded| {
+        let pool = &config.clients.pool;
+        has_no_place(pool, &loaded.policy).unwrap_or_else(|| who_may_declare(&loaded.policy))
+    });
     report.add(Check::Declare, declare);
     let upstream = upstream(config, within).await;
     let answers = upstream.outcome != CheckOutcome::Fail;
@@ -122,6 +126,19 @@ fn invalid(errors: &PolicyFileErrors) -> CheckResult {
         all.lines().next().unwrap_or_default(),
         "\"pgpalisade check --policy FILE\" lists all errors of the file itself",
     )
+}
+
+/// Whose sessions the policy gives server connections that the configuration does not have.
+fn has_no_place(pool: &Pool, policy: &Policy) -> Option<CheckResult> {
+    let Pool::Transaction(limits) = pool else {
+        return None;
+    };
+    (limits.sessions == 0 && policy.gives_own_connections()).then(|| {
+        CheckResult::warn(
+            "rules with pool = \"session\" refuse their clients, because backends.sessions allows none",
+            "set backends.sessions, or remove pool from the rules",
+        )
+    })
 }
 
 /// Advice in any case: a pooler in front of the proxy cannot be detected.

@@ -273,6 +273,31 @@ fn more_clients_than_the_server_takes() {
     settings.flags = vec!["--connections-max=247".to_owned()];
     let checked = settings.check();
     checked.finds("warn connections: takes only 247 -> 246 or less");
+    // The lookups of passwords need another.
+    let query = "--auth-query=SELECT rolname, rolpassword FROM pg_authid WHERE rolname = $1";
+    settings.flags = ["--connections-max=246", "--auth=scram", query]
+        .map(str::to_owned)
+        .to_vec();
+    let checked = settings.check();
+    checked.finds("warn connections: takes only 247 -> 245 or less");
+}
+
+#[test]
+fn a_rule_for_more_sessions_than_there_are() {
+    let postgres = Postgres::start();
+    let (dir, store) = fresh_store();
+    let policy = dir.path().join("policy.toml");
+    let rule = "[[session]]\nmatch = { user = \"postgres\" }\npool = \"session\"\n";
+    std::fs::write(&policy, rule).unwrap();
+    let mut settings = Settings::new(&postgres, &store);
+    let config = dir.path().join("config.toml");
+    std::fs::write(&config, format!("policy = {:?}\n", policy.display())).unwrap();
+    let config = format!("--config={}", config.display());
+    settings.flags = vec![config, "--pool=transaction".to_owned()];
+    let checked = settings.check();
+    checked.finds("warn declare: pool = \"session\" -> backends.sessions");
+    settings.flags.push("--backends-sessions=1".to_owned());
+    settings.check().finds("ok declare: EVERY session");
 }
 
 #[test]

@@ -27,6 +27,9 @@ const ONLY_WHILE_LEADING: &str =
 
 const CONNECT_LATER: &str = "Connect to the proxy that leads, or again later.";
 
+const MORE_SESSIONS: &str = "Raise backends.sessions. A rule of the policy, or the listener, gives this client a server \
+                             connection of its own.";
+
 const USE_TLS: &str = "Connect with sslmode=require or stricter.";
 
 /// Tells a client why there is no session, if PostgreSQL would, and closes.
@@ -112,7 +115,11 @@ pub(super) fn words(
         // libpq then tries its next host.
         LoginError::NotLeading(_) => ("57P03", ONLY_WHILE_LEADING, CONNECT_LATER),
         LoginError::Full => ("53300", "pgpalisade has reached connections.max.", ""),
-        LoginError::NoOwnPlace => ("53300", "pgpalisade has reached backends.sessions.", ""),
+        LoginError::NoOwnPlace => (
+            "53300",
+            "pgpalisade has reached backends.sessions.",
+            MORE_SESSIONS,
+        ),
     };
     metrics.refused_login(sqlstate);
     log(client_addr, error);

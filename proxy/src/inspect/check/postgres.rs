@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use pgpalisade_server::accounts::{Auth, VerifierSource};
 use pgpalisade_server::hosts::UpstreamAddr;
 use pgpalisade_server::pooling::Pool;
 use pgpalisade_takeover::{ControlError, prepare};
@@ -274,9 +275,10 @@ async fn connections(config: &Config, control: &Chosen, Proxies(count): Proxies)
         Ok(places) => places,
         Err(error) => return CheckResult::unanswered(&error),
     };
-    // Each control connection takes one.
+    // The control connection takes one, and so do the lookups of passwords.
+    let asks = matches!(&config.clients.auth, Auth::Scram(VerifierSource::Query(_)));
     let all = usize::try_from(places).unwrap_or_default();
-    let most = (all / count).saturating_sub(1);
+    let most = (all / count).saturating_sub(1 + usize::from(asks));
     let (key, wanted) = match &config.clients.pool {
         Pool::Session => ("connections.max", config.clients.max_connections.get()),
         Pool::Transaction(limits) if limits.sessions == 0 => ("backends.max", limits.max.get()),
