@@ -194,6 +194,44 @@ impl Control {
         )
     }
 
+    /// Whether it gives a value to `fencing.token`.
+    #[must_use]
+    pub const fn sets_token(&self) -> bool {
+        matches!(
+            self,
+            Self::SetFencing {
+                variable: FencingVariable::Token,
+                ..
+            }
+        )
+    }
+
+    /// Whether it may change what the session holds, or shows it.
+    #[must_use]
+    pub const fn touches_token(&self) -> bool {
+        matches!(
+            self,
+            Self::SetFencing { .. }
+                | Self::ResetFencing { .. }
+                | Self::ResetAll
+                | Self::DiscardAll
+                | Self::ShowFencing(_)
+        )
+    }
+
+    /// Whether it creates or drops prepared statements.
+    #[must_use]
+    pub const fn changes_statements(&self) -> bool {
+        matches!(
+            self,
+            Self::Prepare { .. }
+                | Self::Deallocate { .. }
+                | Self::DeallocateAll
+                | Self::DiscardAll
+                | Self::MayChangeNames
+        )
+    }
+
     /// Whether it gives a value to a `fencing.` setting.
     pub(crate) const fn is_fencing(&self) -> bool {
         matches!(self, Self::SetFencing { .. } | Self::ResetFencing { .. })

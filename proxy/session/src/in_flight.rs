@@ -202,7 +202,7 @@ impl InFlight {
     /// Whether its text creates or drops prepared statements.
     pub(super) fn may_change_statements(&self) -> bool {
         let verdict = self.verdict.as_deref();
-        verdict.is_some_and(|verdict| verdict.any_control(changes_statements))
+        verdict.is_some_and(|verdict| verdict.any_control(Control::changes_statements))
     }
 
     /// Whether the grammar here refuses its text.
@@ -221,17 +221,6 @@ impl InFlight {
 
 const fn shows_access(control: &Control) -> bool {
     matches!(control, Control::ShowAccess(_))
-}
-
-const fn changes_statements(control: &Control) -> bool {
-    matches!(
-        control,
-        Control::Prepare { .. }
-            | Control::Deallocate { .. }
-            | Control::DeallocateAll
-            | Control::DiscardAll
-            | Control::MayChangeNames
-    )
 }
 
 pub(super) fn access_show(statement: &Statement) -> Option<AccessShow> {

@@ -93,7 +93,7 @@ impl SessionState {
         // A failed transaction would undo the token by which later statements of the text are judged.
         let ends_doubt = verdict.statements.len() > 1 && self.is_in_doubt();
         let depends = |control: &Control| {
-            touches_token(control)
+            control.touches_token()
                 || matches!(control, Control::Execute { .. } | Control::Fetch { .. })
                 || (ends_doubt && control.is_transaction())
         };
@@ -104,7 +104,7 @@ impl SessionState {
 
 /// Index of the last of several statements that declares a token which lets the session write.
 fn last_opening(situation: &Situation<'_>, verdict: &Analysis) -> Option<usize> {
-    if verdict.statements.len() < 2 || !verdict.any_control(sets_token) {
+    if verdict.statements.len() < 2 || !verdict.any_control(Control::sets_token) {
         return None;
     }
     let fence = situation.fence;
@@ -172,13 +172,13 @@ impl<'a> Walk<'a> {
     fn apply(&mut self, written: &'a Control, control: &Control) {
         let (state, accepted) = (self.situation.state, self.situation.accepted);
         self.in_text.apply(written);
-        let touches = touches_token(control);
+        let touches = control.touches_token();
         self.plan.settles |= touches || (state.is_in_doubt() && control.is_transaction());
         if touches || self.statements.len() > 1 {
             self.state.to_mut().apply(self.fence, accepted, control);
             if self.may_write() {
                 self.could_write = true;
-                self.plan.declares |= sets_token(control);
+                self.plan.declares |= control.sets_token();
             }
         }
         if ends_transaction(control) {
@@ -240,7 +240,11 @@ impl<'a> Walk<'a> {
             InText::Nothing => {
                 let meaning = self.find(name).unwrap_or(&PreparedText::Unknown);
                 let verdict = meaning.verdict();
-                let changes = verdict.is_some_and(|verdict| verdict.any_control(may_change_names));
+                let changes = verdict.is_some_and(|verdict| {
+                    verdict.any_control(|control| {
+                        control.changes_statements() || matches!(control, Control::Execute { .. })
+                    })
+                });
                 self.plan.changes_names |= changes;
                 self.check_meaning(meaning, depth)
             }
@@ -296,9 +300,11 @@ impl<'a> Walk<'a> {
             Control::Execute { name } if depth > 0 => {
                 self.check_execute(Name::statement(name.as_bytes()), depth - 1)
             }
+            // It also resets the session.
+            Control::DiscardAll => self.refuse(Rejection::changes_by_name()),
             // Names are not followed here. A session that holds all tokens does not need them, and later they count
             // as unknown.
-            control if changes_names(control) && self.fence.holds_all(self.state.token()) => {
+            control if control.changes_statements() && self.fence.holds_all(self.state.token()) => {
                 self.in_text.forget();
                 Ok(())
             }
@@ -432,40 +438,6 @@ impl<'a> Walk<'a> {
             Wrote::No => Ok(()),
         }
     }
-}
-
-const fn sets_token(control: &Control) -> bool {
-    matches!(
-        control,
-        Control::SetFencing {
-            variable: FencingVariable::Token,
-            ..
-        }
-    )
-}
-
-/// Whether a statement may change what the session holds, or shows it.
-const fn touches_token(control: &Control) -> bool {
-    matches!(
-        control,
-        Control::SetFencing { .. }
-            | Control::ResetFencing { .. }
-            | Control::ResetAll
-            | Control::DiscardAll
-            | Control::ShowFencing(_)
-    )
-}
-
-/// Whether it defines or drops the name of a prepared statement.
-const fn changes_names(control: &Control) -> bool {
-    matches!(
-        control,
-        Control::Prepare { .. } | Control::Deallocate { .. } | Control::DeallocateAll
-    )
-}
-
-const fn may_change_names(control: &Control) -> bool {
-    changes_names(control) || matches!(control, Control::Execute { .. })
 }
 
 /// Whether the server executes a statement in a failed transaction: all but ROLLBACK TO then do a ROLLBACK, even
