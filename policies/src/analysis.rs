@@ -4,7 +4,6 @@ use crate::allocation::boxed;
 use crate::control::Control;
 use crate::effects::{ANY_SETTING, Category, Class, Effects};
 use crate::leftover::{Assignment, Leftover};
-use crate::unread::may_change_names;
 use crate::write_reason::{Opaque, WriteReason};
 
 /// Whether a statement may commit work before it completes.
@@ -131,14 +130,6 @@ impl Analysis {
     pub fn any_control(&self, is_such: impl Fn(&Control) -> bool) -> bool {
         let mut statements = self.statements.iter();
         self.has_controls && statements.any(|statement| statement.controls.iter().any(&is_such))
-    }
-
-    /// Analysis of a text that was not understood: one write that may do anything. `start` is the start of its only
-    /// statement, and empty if it may have several.
-    #[must_use]
-    pub fn opaque(why: Opaque, start: &[u8]) -> Self {
-        let controls = may_change_names(start).then_some(Control::MayChangeNames);
-        Self::unread(why.into(), controls.into_iter().collect())
     }
 
     pub(crate) fn unread(why: WriteReason, controls: Box<[Control]>) -> Self {

@@ -3,7 +3,7 @@
 use crate::analysis::Analysis;
 use crate::control::{Control, Mistake};
 use crate::effects::Category;
-use crate::write_reason::WriteReason;
+use crate::write_reason::{Opaque, WriteReason};
 
 /// Whether a text may name a `fencing.` setting.
 pub(crate) fn may_name_ours(text: &[u8]) -> bool {
@@ -15,6 +15,16 @@ const SPACES: &[u8] = b" \t\n\r\x0b\x0c";
 
 /// Words in every statement that may change the names of prepared statements. They are ASCII in every encoding.
 const CHANGES_NAMES: [&[u8]; 4] = [b"prepare", b"deallocate", b"discard", b"execute"];
+
+impl Analysis {
+    /// Analysis of a text that was not understood: one write that may do anything. `start` is the start of its only
+    /// statement, and empty if it may have several.
+    #[must_use]
+    pub fn opaque(why: Opaque, start: &[u8]) -> Self {
+        let controls = may_change_names(start).then_some(Control::MayChangeNames);
+        Self::unread(why.into(), controls.into_iter().collect())
+    }
+}
 
 /// A single write that may do anything. If the text names a `fencing.` setting, it counts as a mistake: it may or may
 /// not be a declaration. A syntax error needs no controls: PostgreSQL nearly always refuses the text too, and what one
@@ -39,7 +49,7 @@ pub(crate) fn analysis(text: &[u8], why: WriteReason) -> Analysis {
 }
 
 /// Whether a statement may change the names of prepared statements that starts so, or with a comment that hides it.
-pub(crate) fn may_change_names(start: &[u8]) -> bool {
+fn may_change_names(start: &[u8]) -> bool {
     let is_space = |byte: &u8| SPACES.contains(byte);
     let from = start.iter().position(|byte| !is_space(byte));
     let start = start.get(from.unwrap_or(start.len())..).unwrap_or_default();

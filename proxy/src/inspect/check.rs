@@ -52,10 +52,7 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     report.add(Check::Config, CheckResult::ok("every value is valid"));
     let tried = machine::checks(config, report).await;
     let policy = tried.policy.as_ref();
-    let declare = policy.map_or_else(invalid, |loaded| {
-        let pool = &config.clients.pool;
-        has_no_place(pool, &loaded.policy).unwrap_or_else(|| who_may_declare(&loaded.policy))
-    });
+    let declare = policy.map_or_else(invalid, |loaded| sessions(config, &loaded.policy));
     report.add(Check::Declare, declare);
     let upstream = upstream(config, within).await;
     let answers = upstream.outcome != CheckOutcome::Fail;
@@ -128,17 +125,17 @@ fn invalid(errors: &PolicyFileErrors) -> CheckResult {
     )
 }
 
-/// Whose sessions the policy gives server connections that the configuration does not have.
-fn has_no_place(pool: &Pool, policy: &Policy) -> Option<CheckResult> {
-    let Pool::Transaction(limits) = pool else {
-        return None;
-    };
-    (limits.sessions == 0 && policy.gives_own_connections()).then(|| {
-        CheckResult::warn(
-            "rules with pool = \"session\" refuse their clients, because backends.sessions allows none",
-            "set backends.sessions, or remove pool from the rules",
-        )
-    })
+/// What the policy says of sessions as such.
+fn sessions(config: &Config, policy: &Policy) -> CheckResult {
+    match &config.clients.pool {
+        Pool::Transaction(limits) if limits.sessions == 0 && policy.gives_own_connections() => {
+            CheckResult::warn(
+                "rules with pool = \"session\" refuse their clients, because backends.sessions allows none",
+                "set backends.sessions, or remove pool from the rules",
+            )
+        }
+        _ => who_may_declare(policy),
+    }
 }
 
 /// Advice in any case: a pooler in front of the proxy cannot be detected.

@@ -27,8 +27,8 @@ const ONLY_WHILE_LEADING: &str =
 
 const CONNECT_LATER: &str = "Connect to the proxy that leads, or again later.";
 
-const MORE_SESSIONS: &str = "Raise backends.sessions. A rule of the policy, or the listener, gives this client a server \
-                             connection of its own.";
+const MORE_SESSIONS: &str = "Raise backends.sessions. A rule of the policy, or the listener, gives this client a \
+                             server connection of its own.";
 
 const USE_TLS: &str = "Connect with sslmode=require or stricter.";
 
