@@ -148,6 +148,7 @@ pub struct Pool<L, T, B> {
     numbers: u64,
     waiting: usize,
     closing: usize,
+    idle: usize,
     /// Whether a client with tokens goes before older waiters.
     tokens_first: bool,
 }
@@ -163,6 +164,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
             numbers: 0,
             waiting: 0,
             closing: 0,
+            idle: 0,
             tokens_first: true,
         }
     }
@@ -308,6 +310,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
             self.budget.unpin();
         }
         self.closing -= usize::from(matches!(backend.state, State::Closing));
+        self.idle -= usize::from(backend.idle_since().is_some());
         let login = self.logins.entry(backend.login).or_default();
         login.places -= 1;
         login.leave(id, &backend.access, &backend.state);

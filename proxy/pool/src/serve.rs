@@ -95,11 +95,13 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
             return Some(Step::Open);
         }
         // One at a time makes room: whatever closes may be enough.
+        if self.closing > 0 || self.idle == 0 {
+            return None;
+        }
         let victims = self
             .logins
             .iter()
             .filter(|(other, _)| !is_full || *other == name);
-        let victims = victims.filter(|_| self.closing == 0);
         let lines = victims.flat_map(|(other, login)| login.lines.iter().map(move |l| (other, l)));
         let others = lines.filter(|(other, (access, _))| *other != name || !access.serves(wanted));
         let longest_idle = others.filter_map(|(_, (_, line))| line.idle.first());
@@ -204,6 +206,8 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         }
         self.closing -= usize::from(matches!(backend.state, State::Closing));
         self.closing += usize::from(matches!(state, State::Closing));
+        self.idle -= usize::from(backend.idle_since().is_some());
         backend.state = state;
+        self.idle += usize::from(backend.idle_since().is_some());
     }
 }

@@ -65,16 +65,21 @@ pub struct Pooling {
     pub(crate) shared: Option<(BackendLimits, Places)>,
     /// Places of connections beside the pool.
     pub(crate) own: Arc<Semaphore>,
+    /// Turns of logins on which PostgreSQL is to decide. Who has proved nothing leaves most places to others.
+    pub(crate) undecided: Arc<Semaphore>,
 }
+
+/// Share of all connections, as a divisor, that may be opened at once for logins that were never admitted.
+const UNDECIDED: usize = 4;
 
 impl Pooling {
     pub(crate) fn new(pool: Pool, workers: NonZeroUsize) -> Self {
-        let (shared, own) = match pool {
-            Pool::Session => (None, 0),
+        let (shared, own, all) = match pool {
+            Pool::Session => (None, 0, 0),
             Pool::Transaction(mut limits) => {
-                let (places, own) = (Places::new(&limits), limits.sessions);
+                let (places, own, all) = (Places::new(&limits), limits.sessions, limits.max.get());
                 limits.leaders = limits.leaders.div_ceil(workers.get());
-                (Some((limits, places)), own)
+                (Some((limits, places)), own, all)
             }
         };
         Self {
@@ -83,6 +88,7 @@ impl Pooling {
             pools: view::Pools::default(),
             shared,
             own: Arc::new(Semaphore::new(own)),
+            undecided: Arc::new(Semaphore::new(all.div_ceil(UNDECIDED))),
         }
     }
 }

@@ -211,17 +211,20 @@ fn two_operators_pause() {
 #[test]
 fn a_client_that_shares_connections_ends_its_transaction() {
     let scene = Scene::with(on_a_socket, |options| options.flag("--pool", "transaction"));
-    let (mut idle, mut begun) = (scene.stage.plain(), scene.stage.plain());
+    let [mut idle, mut later, mut begun] = [(); 3].map(|()| scene.stage.plain());
     begun.ok("BEGIN");
     let answer = pause(&scene);
     idle.send(&Batch::new().query("SELECT 1"));
+    later.send(&Batch::new().query("BEGIN"));
     begun.ok("SELECT 1");
     assert_silent(&mut idle);
+    assert_silent(&mut later);
     assert!(!answer.is_finished(), "a transaction is open");
     begun.ok("COMMIT");
     assert_done(answer);
     scene.operator().ok("RESUME");
     idle.until_ready();
+    assert_eq!(tags(&later.until_ready()), "C ZT");
 }
 
 /// Nor does the wait of such a client end, or its connection.

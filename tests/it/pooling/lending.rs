@@ -8,10 +8,10 @@ use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::stage::Stage;
 use pgpalisade_test_servers::wire::{
-    Batch, Endpoint, PROTOCOL_3_0, Wire, errors, pretty, tags, trusted,
+    Batch, Endpoint, PROTOCOL_3_0, Wire, assert_error, errors, pretty, tags, trusted,
 };
 
-use super::{MOMENT, scarce, stage};
+use super::{MOMENT, scarce, stage, with};
 
 /// A connection that is registered in another scope, too, is not lent on.
 #[test]
@@ -174,4 +174,58 @@ fn a_function_call_that_is_refused_leaves_nothing() {
     let answer = one.run(&Batch::new().function_call(957, &["1"]));
     assert_eq!(errors(&answer), ["PF002"]);
     other.ok("SELECT 1");
+}
+
+/// Neither bytes that can be no message, nor messages without end keep others from their turn.
+#[test]
+fn a_client_that_sends_nonsense_stops_nobody() {
+    let stage = with(&[("--workers", "1")]);
+    let mut other = stage.plain();
+    for bytes in [b"d\0\0\0\0", b"c\xff\xff\xff\xff", b"f\0\0\0\x03"] {
+        let mut wire = stage.plain();
+        wire.send(&Batch::new().raw(bytes));
+        other.ok("SELECT 1");
+        assert_error(&wire.until_ready(), "08P01");
+    }
+    let is_over = AtomicBool::new(false);
+    let mut flooding = stage.plain();
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let copy_done = Batch::new().raw(&b"c\0\0\0\x04".repeat(100_000));
+            while !is_over.load(Ordering::Relaxed) {
+                flooding.send(&copy_done);
+            }
+        });
+        std::thread::sleep(MOMENT);
+        for _ in 0..10 {
+            other.ok("SELECT 1");
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+/// Logins on which PostgreSQL has not decided take no connection away from others.
+#[test]
+fn logins_without_end_leave_room() {
+    let max = [("--backends-max", "4"), ("--backends-leaders", "0")];
+    let stage = with(&[&max[..], &[("--backends-wait", "1s")]].concat());
+    let (mut one, mut two) = (stage.plain(), stage.plain());
+    let undecided = (0..8).map(|nth| {
+        let mut wire = Wire::connect(&stage.proxy.endpoint());
+        let name = format!("undecided {nth}");
+        let slow = [
+            ("application_name", &*name),
+            ("options", "-c post_auth_delay=3"),
+        ];
+        wire.startup(PROTOCOL_3_0, &trusted(&slow));
+        wire
+    });
+    let _undecided: Vec<_> = undecided.collect();
+    std::thread::sleep(MOMENT);
+    for _ in 0..3 {
+        one.ok("BEGIN; SELECT 1");
+        two.ok("BEGIN; SELECT 1");
+        one.ok("COMMIT");
+        two.ok("COMMIT");
+    }
 }

@@ -325,6 +325,8 @@ pub(crate) async fn try_login(
     let Some(backends) = &worker.backends else {
         return Err(OpenError::Closed);
     };
+    let turn = worker.shared.pooling.undecided.acquire();
+    let _turn = turn.await.map_err(|_| OpenError::Closed)?;
     let _wait = LoginWait { worker, client };
     let Handed {
         id,

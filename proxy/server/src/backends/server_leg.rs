@@ -143,9 +143,12 @@ impl<'a> ServerLeg<'a> {
     }
 }
 
+/// Limit for a message of a login or a reset. libpq takes 30,000 bytes in a login.
+const BODY_MAX: usize = 256 * 1024;
+
 /// Takes a complete message of the server off the front.
 pub(crate) fn next_message(bytes: &mut BytesMut) -> Result<Option<Bytes>, WireError> {
-    let header = header::parse(bytes, backend::body_max)?;
+    let header = header::parse(bytes, |_| BODY_MAX)?;
     let whole = header
         .map(Header::frame_len)
         .filter(|len| bytes.len() >= *len);

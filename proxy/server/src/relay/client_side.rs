@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
+use tokio::task::coop;
 
 use super::{End, Relay, Side, behind, keep};
 use crate::client_table::Publisher;
@@ -112,8 +113,9 @@ impl ClientSide {
         &self.kept
     }
 
-    /// Type of the message at the front.
+    /// Type of the message at the front, if that can be a message.
     pub(super) fn front(&self) -> Result<FrontendTag, WireError> {
+        header::parse(&self.kept, frontend::body_max)?;
         FrontendTag::from_byte(self.kept.first().copied().unwrap_or_default())
     }
 
@@ -143,9 +145,12 @@ impl ClientSide {
     }
 
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
+        // A client that sends without end leaves others their turn.
+        let turn = ready!(coop::poll_proceed(cx));
         let mut scratch = self.worker.scratch.borrow_mut();
         match ready!(self.socket.poll_read(cx, scratch.room())) {
             Ok(read @ 1..) => {
+                turn.made_progress();
                 self.worker.tally.received_from_client(read);
                 self.kept.extend_from_slice(scratch.front(read));
                 Poll::Ready(Ok(()))

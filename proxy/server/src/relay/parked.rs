@@ -2,12 +2,14 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
 use pgpalisade_policies::Leftover;
 use pgpalisade_pool::Residue;
 use pgpalisade_session::endings::put_fatal;
+use tokio::task::coop;
 
 use super::end::SHUTTING_DOWN;
 use super::{ClientSide, End, REFUSAL_TIMEOUT, Relay};
@@ -200,6 +202,12 @@ impl Parked {
             if matches!(front, Ok(FrontendTag::Terminate)) {
                 return Err(End::Goodbye);
             }
+            // A BEGIN is answered before it reaches the queue, where the gate is looked at again.
+            if self.half.activity() == Activity::Idle && self.client.worker.gate.is_shut() {
+                let worker = Rc::clone(&self.client.worker);
+                let Self { client, half, .. } = self;
+                unless_ended(client, half, worker.gate.is_open()).await?;
+            }
             if let Ok(tag) = front {
                 let mut answer = BytesMut::new();
                 let mut needs = self.half.answer(tag, &mut answer);
@@ -210,6 +218,7 @@ impl Parked {
                 if needs == Needs::Nothing {
                     self.client.put_own(&answer);
                     self.client.discard_front();
+                    coop::consume_budget().await;
                     continue;
                 }
             }
@@ -244,16 +253,8 @@ impl Parked {
         tokens: Option<Tokens>,
     ) -> Result<Result<Borrowed, OpenError>, End> {
         let Self { client, half, seat } = self;
-        let mut lending = pin!(seat.lend(tokens, half.settings(), half.activity()));
-        poll_fn(|cx| {
-            // First, because a connection that has been handed over must not be dropped unseen.
-            if let Poll::Ready(lent) = lending.as_mut().poll(cx) {
-                return Poll::Ready(Ok(lent));
-            }
-            look_for_end(client, half, cx)?;
-            client.poll_leave(cx).map(Err)
-        })
-        .await
+        let lending = seat.lend(tokens, half.settings(), half.activity());
+        unless_ended(client, half, lending).await
     }
 
     fn tokens(&self) -> Option<Tokens> {
@@ -319,6 +320,24 @@ impl Parked {
         let _ = timers.timeout(REFUSAL_TIMEOUT, sending).await;
         self.client.socket.shut_down_write();
     }
+}
+
+/// Waits for something as long as the client stays.
+async fn unless_ended<T>(
+    client: &mut ClientSide,
+    half: &ClientHalf,
+    awaited: impl Future<Output = T>,
+) -> Result<T, End> {
+    let mut awaited = pin!(awaited);
+    poll_fn(|cx| {
+        // First, because a connection that has been handed over must not be dropped unseen.
+        if let Poll::Ready(done) = awaited.as_mut().poll(cx) {
+            return Poll::Ready(Ok(done));
+        }
+        look_for_end(client, half, cx)?;
+        client.poll_leave(cx).map(Err)
+    })
+    .await
 }
 
 /// Looks whether the proxy stops, or an operator or the loss of a lease ends the client.
