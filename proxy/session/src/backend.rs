@@ -358,7 +358,7 @@ impl Session {
         let is_told = matches!(name, b"default_transaction_read_only" | b"in_hot_standby");
         let is_resetting = self.is_resetting();
         if !is_told && !is_resetting && self.is_lent() {
-            self.on_setting_reported(name);
+            self.on_setting_reported(name, reported);
         }
         if name == IN_HOT_STANDBY.as_bytes() {
             self.server.read_only.on_standby_report(reported);

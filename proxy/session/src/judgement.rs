@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use pgpalisade_policies::{
-    Analysis, Control, Effects, FencingVariable, Lifetime, Opaque, TextEncoding, VerdictCache,
-    Weight, classify, weigh, with_ascii_constants,
+    Analysis, Control, Effects, FencingVariable, Lifetime, Opaque, Statement, TextEncoding,
+    VerdictCache, Weight, classify, weigh, with_ascii_constants,
 };
 
 use super::Session;
@@ -216,7 +216,8 @@ impl Session {
         // In a failed transaction nothing runs before its end.
         let runs = !self.is_failed()
             || !self.server.ledger.is_empty()
-            || verdict.any_control(Control::is_transaction);
+            || verdict.any_control(Control::is_transaction)
+            || verdict.statements.iter().any(Statement::is_unread);
         if runs && !self.note_assignments(verdict, judged.text, request) {
             self.server.note_leftover(verdict);
             self.note_named(verdict);

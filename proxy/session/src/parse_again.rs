@@ -235,13 +235,15 @@ impl Session {
         if !self.server.ledger.is_empty() {
             return Some(Action::Need(Prerequisite::Replies));
         }
-        if self.is_failed() || self.unguarded().is_some() {
-            return None;
-        }
         let pipeline = self.client.pipeline;
         let has_sync = pipeline == Pipeline::Closed && request == Request::Query;
         let name = Name::statement(name.as_bytes());
-        match self.movable(name).cloned() {
+        // A failed transaction still lets another client's statement be closed.
+        let parses = !self.is_failed() && self.unguarded().is_none();
+        if !parses && !self.server.names.is_taken(name) {
+            return None;
+        }
+        match self.movable(name).filter(|_| parses).cloned() {
             Some(_) if has_sync && is_deallocate(verdict) => return Some(self.deallocate(name)),
             Some(statement) => match self.parse_again(name, &statement) {
                 Ok(_) | Err(Action::Need(Prerequisite::Replies)) => {}

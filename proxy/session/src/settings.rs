@@ -1,6 +1,7 @@
 //! Settings that a client has set for its session by texts of its own. They go with it: where they are missing, the
 //! texts run again before the client's next message.
 
+use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
 use pgpalisade_policies::{Analysis, Assignment, Control, Leftover, Statement};
@@ -29,9 +30,18 @@ pub(super) struct Settings {
     /// Changes of the open transaction.
     pending: Vec<(Box<str>, Option<Text>)>,
     /// What the server has reported in the open transaction, until a commit makes it known what has set it.
-    strayed: Vec<(Box<[u8]>, Reported)>,
+    strayed: Vec<Strayed>,
     /// Whether a part of it was undone since the last ReadyForQuery, which reports settings again.
     has_undone: bool,
+}
+
+/// A setting that the server has reported in the open transaction.
+#[derive(Debug)]
+struct Strayed {
+    name: Box<[u8]>,
+    /// Hashes of its values so far. One that comes back may be what a function has set for the session.
+    values: Vec<u64>,
+    reported: Reported,
 }
 
 /// When the server has reported a setting of the open transaction.
@@ -40,7 +50,7 @@ enum Reported {
     Before,
     /// Since the last ReadyForQuery.
     Now,
-    /// Both.
+    /// Both, with a new value.
     Again,
 }
 
@@ -179,7 +189,7 @@ impl Session {
     fn adopt_pending(&mut self) {
         let settings = &mut self.client.settings;
         let mut strayed = std::mem::take(&mut settings.strayed);
-        strayed.retain(|(name, _)| !settings.awaits(name));
+        strayed.retain(|known| !settings.awaits(&known.name));
         settings.strayed = strayed;
         let mut texts = settings
             .kept
@@ -222,7 +232,7 @@ impl Session {
     }
 
     /// Notes a report of a setting. Its client must not find another value in its next connection.
-    pub(super) fn on_setting_reported(&mut self, name: &[u8]) {
+    pub(super) fn on_setting_reported(&mut self, name: &[u8], value: &[u8]) {
         if !self.client.settings.awaits(name) {
             self.server.has_run_more_than_reads = true;
             if decides_meaning(&String::from_utf8_lossy(name).to_ascii_lowercase()) {
@@ -232,12 +242,29 @@ impl Session {
         }
         let settings = &mut self.client.settings;
         let mut known = settings.strayed.iter_mut();
-        match known.find(|(known, _)| **known == *name) {
-            Some((_, Reported::Now)) => {}
-            Some((_, reported)) => *reported = Reported::Again,
-            None => settings.strayed.push((name.into(), Reported::Now)),
-        }
-        if settings.strayed.len() > KEPT_MAX {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(value);
+        let value = hasher.finish();
+        let values = match known.find(|known| *known.name == *name) {
+            Some(known) => {
+                let is_new = !known.values.contains(&value);
+                known.reported = match known.reported {
+                    Reported::Before | Reported::Again if is_new => Reported::Again,
+                    _ => Reported::Now,
+                };
+                known.values.push(value);
+                known.values.len()
+            }
+            None => {
+                settings.strayed.push(Strayed {
+                    name: name.into(),
+                    values: vec![value],
+                    reported: Reported::Now,
+                });
+                1
+            }
+        };
+        if settings.strayed.len().max(values) > KEPT_MAX {
             settings.strayed.clear();
             self.server.keep(Leftover::Setting);
         }
@@ -258,13 +285,13 @@ impl Session {
         let strayed = &mut settings.strayed;
         if status != TransactionStatus::Idle {
             let undoes = has_undone || status == TransactionStatus::Failed;
-            strayed.retain(|(_, reported)| !(undoes && *reported == Reported::Again));
+            strayed.retain(|known| !(undoes && known.reported == Reported::Again));
             let all = strayed.iter_mut();
-            return all.for_each(|(_, reported)| *reported = Reported::Before);
+            return all.for_each(|known| known.reported = Reported::Before);
         }
         if strayed
             .drain(..)
-            .any(|(_, reported)| reported != Reported::Again)
+            .any(|known| known.reported != Reported::Again)
         {
             self.server.keep(Leftover::Setting);
         }

@@ -304,3 +304,24 @@ fn a_client_is_shown_its_own_scope() {
         assert_eq!(stage.plain().rows("SHOW fencing.scope"), [["default"]]);
     }
 }
+
+/// SET LOCAL hides for a moment what a function has set for the session.
+#[test]
+fn a_setting_of_a_function_that_comes_back_keeps_the_connection() {
+    let max = [("--backends-max", "1"), ("--backends-leaders", "0")];
+    let stage = with(&[&max[..], &[("--backends-wait", "500ms")]].concat());
+    let setup = "CREATE FUNCTION f() RETURNS text LANGUAGE sql AS $$SELECT set_config('TimeZone', 'UTC-3', false)$$";
+    stage.postgres.sql(setup);
+    let local = "SET LOCAL TimeZone = 'UTC-4'";
+    for between in [&[local][..], &["SAVEPOINT s", local, "ROLLBACK TO s"]] {
+        let (mut one, mut other) = (stage.plain(), stage.plain());
+        one.ok("BEGIN");
+        one.ok("SELECT f()");
+        for sql in between {
+            one.ok(sql);
+        }
+        one.ok("COMMIT");
+        other.fails("SELECT 1", "53300");
+        assert_eq!(one.rows("SHOW TimeZone"), [["UTC-3"]]);
+    }
+}

@@ -297,6 +297,10 @@ fn what_a_statement_leaves_by_its_name_is_kept() {
             ("SET work_mem = '123kB'", b().query("EXECUTE s")),
             (
                 "SELECT pg_advisory_lock(1)",
+                b().parse("t", "EXECUTE s").sync().query("EXECUTE t"),
+            ),
+            (
+                "SELECT pg_advisory_lock(1)",
                 b().query("BEGIN")
                     .bind("p", "s", &[])
                     .sync()
@@ -325,6 +329,22 @@ fn create_table_as_execute_runs_the_clients_own() {
             other.ok("SELECT 1");
             let whose = stage.postgres.value(&format!("SELECT whose FROM t{nth}"));
             assert_eq!(whose, "one");
+        }
+    }
+}
+
+/// PostgreSQL does not know it. Whatever another client has left under its name does not run.
+#[test]
+fn a_name_after_a_failed_transaction_is_nobody_elses() {
+    for stage in of("1") {
+        let (mut one, mut other) = (stage.leader("34"), stage.plain());
+        for text in ["EXECUTE s", "DEALLOCATE s", "CREATE TABLE c AS EXECUTE s"] {
+            other.run(&b().parse("s", "SELECT 'other'").sync());
+            one.ok("BEGIN");
+            one.fails("SELECT 1/0", "22012");
+            one.fails(&format!("ROLLBACK; {text}"), "26000");
+            let answer = other.run(&run_in(b(), "s").close_statement("s").sync());
+            assert_eq!(errors(&answer), [""; 0], "{text}");
         }
     }
 }

@@ -321,8 +321,10 @@ fn reports(subject: &mut Subject, text: &str, reported: &[&str], status: u8) {
         let tag = text.split(' ').next().unwrap();
         let _ = subject.reply(b'C', &strings(&[tag]));
     }
-    for name in reported {
-        let _ = subject.reply(b'S', &strings(&[name, "x"]));
+    for report in reported {
+        // Each text makes a value of its own, if nothing else is said.
+        let (name, value) = report.split_once('=').unwrap_or((report, text));
+        let _ = subject.reply(b'S', &strings(&[name, value]));
     }
     let _ = subject.reply(b'Z', &[status]);
 }
@@ -357,6 +359,24 @@ fn a_setting_that_is_back_at_the_end_of_its_transaction_keeps_nothing() {
             "keeps Setting",
         ),
         (&[("SELECT f()", &["search_path"], b'I')], "keeps Setting"),
+        (
+            &[
+                ("SELECT f()", &["search_path=x"], b'T'),
+                ("SET LOCAL search_path = y", &["search_path=y"], b'T'),
+                ("COMMIT", &["search_path=x"], b'I'),
+            ],
+            "keeps Setting",
+        ),
+        (
+            &[
+                ("SELECT f()", &["search_path=x"], b'T'),
+                ("SAVEPOINT s", &[], b'T'),
+                ("SET LOCAL search_path = y", &["search_path=y"], b'T'),
+                ("ROLLBACK TO s", &["search_path=x"], b'T'),
+                ("COMMIT", &[], b'I'),
+            ],
+            "keeps Setting",
+        ),
         (
             &[
                 ("SELECT f()", &["search_path"], b'T'),
