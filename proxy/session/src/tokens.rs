@@ -241,6 +241,8 @@ impl Session {
     /// Handles a failed search for the server process.
     pub fn on_not_identified(&mut self, wanted: &TokenRequest, rejection: Box<Rejection>) -> Met {
         if !wanted.is_only_observed() {
+            // It may lead to another server than the control connection does.
+            self.server.registration.exceeds_last = true;
             return Met::Refused(rejection);
         }
         self.record(&rejection, Enforcement::Observed, None);

@@ -38,6 +38,8 @@ pub(super) struct Control {
     primary_terms: Arc<PrimaryTerms>,
     /// Signals that an address seems to lead to another server.
     doubt: Arc<Notify>,
+    /// Time without an answer after which the connection is given up.
+    dead_after: Duration,
 }
 
 #[derive(Debug, Clone)]
@@ -98,6 +100,7 @@ impl Control {
             link: control,
             primary_terms: Arc::clone(&config.primary_terms),
             doubt: Arc::default(),
+            dead_after: DEAD_AFTER.min(config.timeout / 2),
         };
         let patrol = Patrol::new(config.login.clone(), control.clone());
         spawn_until(&cancel, patrol.run(Arc::clone(&control.doubt)));
@@ -153,7 +156,7 @@ impl Control {
                 },
                 Err(_) => {
                     // A caller that came late does not prove the connection dead.
-                    if began.elapsed() >= DEAD_AFTER {
+                    if began.elapsed() >= self.dead_after {
                         session.connection.abort();
                     }
                     return Err(ControlError::Timeout);

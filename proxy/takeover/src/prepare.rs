@@ -29,11 +29,12 @@ pub(super) async fn prepare(
 ) -> Result<ServerFacts, StartError> {
     let timeout_ms = config.timeout.as_millis().to_string();
     // Through pg_settings, because older servers lack some of them. This connection only writes the copy of the
-    // marks. That admits nothing, so it does not wait for a standby.
+    // marks. That admits nothing, so it does not wait for a standby. Proxies write it at the same time, which must not
+    // fail for an old snapshot.
     let settings = "SELECT pg_catalog.set_config(s.name, v.value, false) FROM (VALUES \
         ('statement_timeout', $1), ('idle_session_timeout', '0'), \
         ('idle_in_transaction_session_timeout', '0'), ('default_transaction_read_only', 'off'), \
-        ('synchronous_commit', 'local')) \
+        ('synchronous_commit', 'local'), ('default_transaction_isolation', 'read committed')) \
         AS v(name, value) JOIN pg_catalog.pg_settings s ON s.name = v.name";
     client
         .query_typed(settings, &[(&timeout_ms, Type::TEXT)])

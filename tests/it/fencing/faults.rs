@@ -186,6 +186,20 @@ fn a_backend_that_cannot_be_ended() {
     assert_eq!(committed(&stage), ["2"]);
 }
 
+/// Nor is it admitted if its own backend does not answer, in a transaction that is to become read-write first.
+#[test]
+fn a_backend_that_does_not_answer() {
+    let stage = Stage::with_flags(SETUP, &[("--takeover-timeout", "1s")]);
+    let mut new = stage.plain();
+    let pid = new.backend_pid();
+    new.ok("BEGIN");
+    signal(pid, Signal::STOP);
+    let answer = new.query("SET LOCAL fencing.token = 34");
+    signal(pid, Signal::CONT);
+    assert_error(&answer, "PF006");
+    stage.leader("33").ok("SELECT 1");
+}
+
 /// G6 limits a declaration, not each of its scopes: the first one takes most of the time, and the second gets the
 /// rest.
 #[test]

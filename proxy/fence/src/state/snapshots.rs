@@ -82,8 +82,7 @@ impl Tokens {
     pub(super) fn gives_way_to(&self, value: &TokenValue) -> bool {
         match self {
             Self::None => false,
-            Self::Here(held) => held.is_for(value),
-            Self::Elsewhere(held) => held.value() == *value,
+            Self::Here(held) | Self::Elsewhere(held) => held.is_for(value),
         }
     }
 

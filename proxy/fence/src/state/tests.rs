@@ -1,6 +1,6 @@
 //! Statements and replies, and the token that is in force after them.
 
-use pgpalisade_authority::Token;
+use pgpalisade_authority::{Incarnation, Mark, Token};
 use pgpalisade_policies::{Mode, Policy, TextEncoding, Who, classify};
 
 use super::snapshots::SAVEPOINTS_MAX;
@@ -9,6 +9,7 @@ use crate::mark_cache::MarkCache;
 use crate::{Fence, GrantMode, HeldToken};
 
 struct Session {
+    marks: Arc<MarkCache>,
     fence: SessionFence,
     accepted: Vec<Arc<HeldTokens>>,
     state: SessionState,
@@ -27,7 +28,8 @@ impl Session {
     /// A session that began with token 1 and has had all other tokens up to 9 accepted.
     fn new(text: ServerText) -> Self {
         let policy = Policy::parse("", &|_| Ok(())).unwrap();
-        let fence = Fence::new(policy, MarkCache::default().into(), Mode::Enforce).unwrap();
+        let marks = Arc::new(MarkCache::default());
+        let fence = Fence::new(policy, Arc::clone(&marks), Mode::Enforce).unwrap();
         let fence = Arc::new(fence).for_session(&Who {
             user: "u",
             database: "d",
@@ -39,6 +41,7 @@ impl Session {
         let mut state = SessionState::new(None);
         state.start_with(accepted.first().cloned(), text);
         Self {
+            marks,
             fence,
             accepted,
             state,
@@ -279,5 +282,26 @@ fn the_status_follows_each_statement() {
     ] {
         session.step(step);
         assert_eq!(session.state.status(), expect, "{step}");
+    }
+}
+
+/// A repair may give the number of an older token to another leader, whose server connection the client then gets.
+#[test]
+fn tokens_from_before_a_repair_are_not_taken_up_again() {
+    for is_repaired in [false, true] {
+        let mut session = Session::new(ServerText::Tokens);
+        session.state.leave_server();
+        if is_repaired {
+            let scope = session.fence.default_scope();
+            let mark = Mark {
+                incarnation: Incarnation::new(1),
+                ..Mark::new(Token::new(1).unwrap(), 0, "the next leader".to_owned())
+            };
+            session.marks.note(scope, &mark);
+        }
+        let accepted = [held(&session.fence, 1)];
+        session.state.enter_server(&accepted, ServerText::Tokens);
+        assert_eq!(session.token(), u64::from(!is_repaired));
+        assert_eq!(session.state.undeclared().is_some(), is_repaired);
     }
 }

@@ -34,21 +34,24 @@ impl Relay {
     ) -> Result<Met, End> {
         let allowed = self.session.may_declare(wanted);
         allowed.map_err(|ending| self.ended(ending))?;
+        let takeover = self.client.worker.shared.takeover.clone();
+        // One deadline for the server's answers and for the declaration.
+        let deadline = takeover.deadline();
         if let Some(read_write) = read_write {
-            let met = self.set_access(read_write).await?;
+            self.session.begin_set_access(read_write);
+            self.await_server(wanted, deadline).await?;
+            let met = self.session.end_set_access(read_write);
+            let met = met.map_err(|ending| self.ended(ending))?;
             if met != Met::Yes {
                 return Ok(met);
             }
         }
-        let takeover = self.client.worker.shared.takeover.clone();
-        // One deadline for finding the process and for the declaration.
-        let deadline = takeover.deadline();
         let session = match self.session.identity() {
             Identity::Known(session) => session,
             Identity::Pid(pid) => {
                 let trace = SessionProbe::random();
                 self.session.leave_trace(trace.text());
-                self.await_trace(wanted, deadline).await?;
+                self.await_server(wanted, deadline).await?;
                 let finding = takeover.identify(pid, trace, deadline);
                 let session = match self.meanwhile(finding).await? {
                     Ok(session) => session,
@@ -92,9 +95,9 @@ impl Relay {
         met.map_err(|ending| self.ended(ending))
     }
 
-    /// Waits until the server shows the trace. A server that does not answer, such as a machine that is failing over,
-    /// must not hold up an enforced declaration.
-    async fn await_trace(&mut self, wanted: &TokenRequest, deadline: Instant) -> Result<(), End> {
+    /// Waits for the server. One that does not answer, such as a machine that is failing over, must not hold up an
+    /// enforced declaration.
+    async fn await_server(&mut self, wanted: &TokenRequest, deadline: Instant) -> Result<(), End> {
         if wanted.is_only_observed() {
             return self.await_replies().await;
         }
