@@ -133,7 +133,7 @@ const NOT_RUN_AGAIN: [&str; 11] = [
 /// The setting of a SET, RESET or set_config.
 pub(crate) fn assignment(node: &NodeEnum, at: Range<usize>) -> Option<Assignment> {
     let assignment = match node {
-        NodeEnum::VariableSetStmt(set) if is_for_session(set) => {
+        NodeEnum::VariableSetStmt(set) if is_for_session(set) && !makes_temporary(set) => {
             if is_utf8(set) {
                 return Some(Assignment::Utf8);
             }
@@ -154,6 +154,9 @@ pub(crate) fn assignment(node: &NodeEnum, at: Range<usize>) -> Option<Assignment
         }
         NodeEnum::SelectStmt(select) => {
             let (name, again) = set_config::assigned(select)?;
+            if again.contains(TEMPORARY_SCHEMA) {
+                return None;
+            }
             Assignment::SetByCall { name, again }
         }
         _ => return None,
@@ -179,6 +182,7 @@ pub(crate) fn of(node: &NodeEnum, effects: &Effects, controls: &[Control]) -> Op
     use NodeEnum as N;
     let temporary = |is: bool| is.then_some(Leftover::Temporary);
     let seen = match node {
+        N::VariableSetStmt(set) if makes_temporary(set) => return temporary(true),
         N::VariableSetStmt(set) => return is_for_session(set).then_some(Leftover::Setting),
         N::DiscardStmt(_) | N::TransactionStmt(_) => return None,
         // ANALYZE runs it.
@@ -217,6 +221,17 @@ pub(crate) fn of(node: &NodeEnum, effects: &Effects, controls: &[Control]) -> Op
         N::CreateEnumStmt(create) => temporary(is_temporary_name(&create.type_name)),
         N::CreateRangeStmt(create) => temporary(is_temporary_name(&create.type_name)),
         N::CompositeTypeStmt(create) => temporary(is_temporary(create.typevar.as_ref(), KEPT)),
+        N::CreateForeignTableStmt(create) => {
+            let base = create.base_stmt.as_ref();
+            temporary(base.is_some_and(|base| is_temporary(base.relation.as_ref(), KEPT)))
+        }
+        N::ImportForeignSchemaStmt(import) => {
+            temporary(import.local_schema.starts_with(TEMPORARY_SCHEMA))
+        }
+        N::CreateConversionStmt(create) => temporary(is_temporary_name(&create.conversion_name)),
+        N::CreateOpClassStmt(create) => temporary(is_temporary_name(&create.opclassname)),
+        N::CreateOpFamilyStmt(create) => temporary(is_temporary_name(&create.opfamilyname)),
+        N::CreateStatsStmt(create) => temporary(is_temporary_name(&create.defnames)),
         N::ViewStmt(view) => temporary(is_temporary(view.view.as_ref(), KEPT)),
         N::CreateSeqStmt(create) => temporary(is_temporary(create.sequence.as_ref(), KEPT)),
         _ => None,
@@ -246,9 +261,22 @@ fn of_block(block: &DoStmt) -> Option<Leftover> {
 
 const KEPT: i32 = OnCommitAction::OncommitNoop as i32;
 
+/// The schema of temporary objects, or the start of its name.
+const TEMPORARY_SCHEMA: &str = "pg_temp";
+
+/// Whether objects without a schema become temporary.
+fn makes_temporary(set: &VariableSetStmt) -> bool {
+    let first = set.args.first().and_then(literal);
+    set.name.eq_ignore_ascii_case("search_path") && first.is_some_and(is_temporary_schema)
+}
+
+fn is_temporary_schema(name: Literal<'_>) -> bool {
+    matches!(name, Literal::Text(name) if name.starts_with(TEMPORARY_SCHEMA))
+}
+
 fn is_temporary(relation: Option<&RangeVar>, on_commit: i32) -> bool {
     let is_temporary = |relation: &RangeVar| {
-        relation.relpersistence == "t" || relation.schemaname.starts_with("pg_temp")
+        relation.relpersistence == "t" || relation.schemaname.starts_with(TEMPORARY_SCHEMA)
     };
     on_commit != OnCommitAction::OncommitDrop as i32 && relation.is_some_and(is_temporary)
 }
@@ -256,7 +284,7 @@ fn is_temporary(relation: Option<&RangeVar>, on_commit: i32) -> bool {
 /// Whether a name is in the schema of temporary objects.
 fn is_temporary_name(names: &[Node]) -> bool {
     let schema = |node: &Node| match &node.node {
-        Some(NodeEnum::String(text)) => text.sval.starts_with("pg_temp"),
+        Some(NodeEnum::String(text)) => text.sval.starts_with(TEMPORARY_SCHEMA),
         _ => false,
     };
     names.len() > 1 && names.first().is_some_and(schema)
@@ -295,7 +323,7 @@ fn is_ours(name: &str) -> bool {
 }
 
 /// What a function of this name leaves, in any schema: another function of the name costs only the connection.
-fn of_name(name: &str) -> Option<Leftover> {
+pub(crate) fn of_name(name: &str) -> Option<Leftover> {
     match name {
         "pg_advisory_lock"
         | "pg_advisory_lock_shared"
@@ -354,8 +382,9 @@ fn is_local_call(target: &Node) -> bool {
     match target.val.as_ref().and_then(|value| value.node.as_ref()) {
         Some(NodeEnum::FuncCall(call)) => match call.args.as_slice() {
             [_, value, local] => {
-                let is_plain =
-                    literal(value).is_some() || matches!(value.node, Some(NodeEnum::ParamRef(_)));
+                // As the search_path, it would make temporary what has no schema.
+                let is_plain = literal(value).is_some_and(|value| !is_temporary_schema(value))
+                    || matches!(value.node, Some(NodeEnum::ParamRef(_)));
                 is_plain && matches!(literal(local), Some(Literal::Boolean(true)))
             }
             _ => false,
@@ -388,6 +417,20 @@ mod tests {
             ("SET work_mem = '1MB'", Some(Leftover::Setting)),
             ("RESET work_mem", Some(Leftover::Setting)),
             ("SET search_path TO a, b", Some(Leftover::Setting)),
+            (
+                "SET search_path TO pg_catalog, pg_temp",
+                Some(Leftover::Setting),
+            ),
+            ("SET search_path TO pg_temp, a", Some(Leftover::Temporary)),
+            (
+                "SET LOCAL Search_Path = 'pg_temp'",
+                Some(Leftover::Temporary),
+            ),
+            ("SET SCHEMA 'pg_temp_3'", Some(Leftover::Temporary)),
+            (
+                "SELECT set_config('search_path', 'pg_temp', true)",
+                Some(Leftover::Setting),
+            ),
             ("SET TIME ZONE 'UTC'", Some(Leftover::Setting)),
             ("SET NAMES 'UTF8'", Some(Leftover::Setting)),
             ("SET ROLE r", Some(Leftover::Setting)),
@@ -528,6 +571,29 @@ mod tests {
             ("CREATE TEMP VIEW v AS SELECT 1", Some(Leftover::Temporary)),
             ("CREATE TEMP SEQUENCE s", Some(Leftover::Temporary)),
             ("SELECT pg_advisory_lock(1)", Some(Leftover::Lock)),
+            ("SELECT (1::bigint).pg_advisory_lock", Some(Leftover::Lock)),
+            ("SELECT x.setseed FROM t AS x", Some(Leftover::Setting)),
+            (
+                "SELECT 1 WHERE ('c'::text).dblink_connect IS NULL",
+                Some(Leftover::Process),
+            ),
+            ("SELECT pg_advisory_lock, j['setseed'] FROM setseed", None),
+            (
+                "CREATE FOREIGN TABLE pg_temp.f (a int) SERVER s",
+                Some(Leftover::Temporary),
+            ),
+            (
+                "IMPORT FOREIGN SCHEMA a FROM SERVER s INTO pg_temp",
+                Some(Leftover::Temporary),
+            ),
+            (
+                "CREATE STATISTICS pg_temp.s ON a, b FROM t",
+                Some(Leftover::Temporary),
+            ),
+            (
+                "CREATE CONVERSION pg_temp.c FOR 'UTF8' TO 'LATIN1' FROM f",
+                Some(Leftover::Temporary),
+            ),
             (
                 "SELECT 1 WHERE pg_catalog.pg_try_advisory_lock_shared(1)",
                 Some(Leftover::Lock),

@@ -236,6 +236,9 @@ fn what_outlives_resets_is_not_hidden() {
         vec![query(format!(
             "DO $$BEGIN PERFORM n FROM ({TAKES}) AS t; END$$"
         ))],
+        vec![query(
+            "SELECT ('o'::text).pg_replication_origin_session_setup".to_owned(),
+        )],
         vec![Batch::new().function_call(6006, &["o"])],
         vec![
             query("BEGIN; SELECT 1/0".to_owned()),

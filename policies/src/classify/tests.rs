@@ -205,8 +205,23 @@ fn t4_functions_by_name() {
             "select pg_switch_wal()",
             "select pg_file_write('a', 'b', true)",
             "select pg_import_system_collations('public')",
+            "select (4242::oid).lo_unlink",
+            "select ('x'::text).a.pg_create_restore_point",
+            "select $1.lo_unlink",
+            "select x.lo_unlink from generate_series(1, 2) as x",
+            "select public.x.nextval from s as x",
+            "select 1 from t where (t.pid).pg_terminate_backend",
+            "select a[(1).lo_unlink]",
         ],
         Write,
+    );
+    check_all(
+        &[
+            "select lo_unlink from t",
+            "select (t.a).city, x.y, nextval.z from t, nextval",
+            "select j['nextval'], (j)['nextval'] from t",
+        ],
+        Read,
     );
     let verdict = of("select nextval('s')");
     let why = verdict.why().unwrap().to_string();

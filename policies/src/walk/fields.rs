@@ -5,7 +5,7 @@ use serde::ser;
 
 use super::scope::LockedClause;
 use super::trace::TokenTrace;
-use super::{At, FirstArg, TableUse, UnknownShape, Walk};
+use super::{At, Attributes, FirstArg, TableUse, UnknownShape, Walk};
 use crate::analysis::Computes;
 use crate::effects::Category;
 use crate::functions;
@@ -135,6 +135,19 @@ impl Walk {
         Ok(())
     }
 
+    /// Walks a field in which the names may be those of functions: `(expr).f` and `alias.f` call `f(expr)`.
+    /// <https://www.postgresql.org/docs/current/sql-expressions.html#SQL-EXPRESSIONS-FUNCTION-CALLS>
+    fn with_attributes<T: Serialize + ?Sized>(
+        &mut self,
+        attributes: Attributes,
+        value: &T,
+    ) -> Result<(), UnknownShape> {
+        let outer = std::mem::replace(&mut self.attributes, attributes);
+        value.serialize(&mut *self)?;
+        self.attributes = outer;
+        Ok(())
+    }
+
     fn query_field<T: Serialize + ?Sized>(
         &mut self,
         key: &'static str,
@@ -162,6 +175,9 @@ impl Walk {
             // LIKE in a CREATE TABLE only reads. A table that a foreign key references gets triggers, so it is
             // altered.
             ("TableLikeClause", "relation") => self.with_role(TableUse::Read, value),
+            ("ColumnRef", "fields") => self.with_attributes(Attributes::AfterNext, value),
+            ("AIndirection", "indirection") => self.with_attributes(Attributes::Next, value),
+            ("AIndices", _) => self.with_attributes(Attributes::None, value),
             _ => value.serialize(&mut *self),
         }
     }

@@ -19,6 +19,7 @@ use crate::control::Mistake;
 use crate::effects::{ANY_SETTING, Category, Tables};
 use crate::found::Found;
 use crate::functions::{self, Reach};
+use crate::leftover;
 use crate::object_name::ObjectName;
 use crate::settings::{Setting, reserved};
 use crate::write_reason::WriteReason;
@@ -65,6 +66,7 @@ fn walk<T: Serialize + ?Sized>(node: &T, direct: TableUse) -> Result<Found, Unkn
         scopes: NameScopes::default(),
         trace: None,
         first_arg: FirstArg::NotWanted,
+        attributes: Attributes::None,
         write: None,
         category: None,
         writes: Vec::new(),
@@ -105,6 +107,7 @@ struct Walk {
     /// The start of a subtree, while a list of it is wanted.
     trace: Option<TokenTrace>,
     first_arg: FirstArg,
+    attributes: Attributes,
     write: Option<WriteReason>,
     category: Option<Category>,
     writes: Vec<ObjectName>,
@@ -138,6 +141,15 @@ enum FirstArg {
     /// The next list holds the arguments.
     Wanted,
     Found(TokenTrace),
+}
+
+/// Which of the texts that follow are names in the notation of attributes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attributes {
+    None,
+    Next,
+    /// All but the next one.
+    AfterNext,
 }
 
 impl Walk {
@@ -195,6 +207,20 @@ impl Walk {
             }
         }
         self.functions.push(name);
+    }
+
+    /// Notes a name that may be a column's or a function's. Only functions that matter are told from columns.
+    fn attribute(&mut self, name: &str) {
+        match self.attributes {
+            Attributes::None => {}
+            Attributes::AfterNext => self.attributes = Attributes::Next,
+            Attributes::Next => {
+                if functions::writer(name).is_some() || leftover::of_name(name).is_some() {
+                    let name = name.into();
+                    self.call(ObjectName { schema: None, name }, None);
+                }
+            }
+        }
     }
 
     /// Counts in any schema: a function outside of `pg_catalog` can only hide its own effects.

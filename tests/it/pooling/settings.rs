@@ -325,3 +325,20 @@ fn a_setting_of_a_function_that_comes_back_keeps_the_connection() {
         assert_eq!(one.rows("SHOW TimeZone"), [["UTC-3"]]);
     }
 }
+
+/// Without a schema, it would be temporary, and gone with the next client's reset.
+#[test]
+fn what_the_search_path_makes_temporary_keeps_the_connection() {
+    let max = [("--backends-max", "1"), ("--backends-leaders", "0")];
+    let stage = with(&[&max[..], &[("--backends-wait", "500ms")]].concat());
+    for set in [
+        "SET search_path TO pg_temp, public",
+        "SELECT set_config('search_path', 'pg_temp, public', false)",
+    ] {
+        let (mut one, mut other) = (stage.leader("1"), stage.plain());
+        one.ok(set);
+        one.ok("CREATE TABLE scratch (a int)");
+        other.fails("SELECT 1", "53300");
+        one.ok("INSERT INTO scratch VALUES (1)");
+    }
+}

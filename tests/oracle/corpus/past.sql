@@ -9,6 +9,9 @@ SELECT pg_notify('news', 'x')
 [also 25006] SELECT lo_from_bytea(0, 'x')
 [also 25006] SELECT lo_put(4242, 0, 'y')
 [also 25006] SELECT lo_unlink(4242)
+[also 25006] SELECT (4242::oid).lo_unlink
+[also 25006] SELECT x.lo_unlink FROM generate_series(4242, 4242) AS x
+SELECT ('made'::text).pg_create_restore_point
 [also 25006] SELECT lowrite(lo_open(4242, 131072), 'z')
 [also 25006] SELECT lo_truncate(lo_open(4242, 131072), 1)
 [also 25006] SELECT lo_import('/dev/null')
