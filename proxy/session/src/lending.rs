@@ -370,7 +370,7 @@ impl Session {
             let rejection = Rejection::behind(stale.mark.scope(), claim, mark);
             return Some(self.refuse(Box::new(rejection), refused, None));
         }
-        let value = state.undeclared()?.value();
+        let wanted = TokenRequest::again(&self.client.fence, state.undeclared()?);
         let change = if self.is_inside() {
             self.server.read_only.due_inside(Lifetime::Session)
         } else {
@@ -380,8 +380,7 @@ impl Session {
             refused,
             statement: None,
         });
-        let wanted = Box::new(TokenRequest::new(&self.client.fence, value));
-        Some(Action::Need(Prerequisite::Tokens(wanted, change)))
+        Some(Action::Need(Prerequisite::Tokens(Box::new(wanted), change)))
     }
 
     /// Sends a reset in a session without a client, and then `last`, a query of the caller.

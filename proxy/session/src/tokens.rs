@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pgpalisade_authority::{Claim, Scope, Token};
-use pgpalisade_policies::Mode;
+use pgpalisade_policies::{Mode, Numbers};
 
 use super::endings::Ending;
 use super::{Identity, Met, Session, injected};
@@ -51,6 +51,18 @@ impl TokenRequest {
             terms: terms.collect(),
             value,
         }
+    }
+
+    /// Request for tokens that were accepted before, for another server connection. So their marks are not lower, or
+    /// the scope was repaired meanwhile: none is raised.
+    pub(super) fn again(fence: &SessionFence, held: &HeldTokens) -> Self {
+        let mut again = Self::new(fence, held.value());
+        for (terms, token) in again.terms.iter_mut().zip(held.tokens()) {
+            if token.grant == GrantMode::Enforced && terms.bounds.election().is_none() {
+                terms.bounds.numbers = Some(Numbers::Issued);
+            }
+        }
+        again
     }
 
     /// Value that states the tokens.

@@ -1,7 +1,7 @@
 //! A client that is parted from its server connection between two transactions, and lent another.
 
 use pgpalisade_authority::{Claim, Mark, Token};
-use pgpalisade_policies::Leftover;
+use pgpalisade_policies::{Leftover, Numbers};
 
 use super::super::Reset;
 use super::super::action::{Action, Disposition, Prerequisite};
@@ -241,6 +241,18 @@ fn a_login_finds_the_token_that_was_accepted_for_another() {
         let written = written(&mut first, &query("INSERT INTO t VALUES (1)"));
         assert_eq!(written == "+token", counts, "{written}");
     }
+}
+
+/// If the mark is lower, the scope was repaired: the token of an earlier leader must not undo that.
+#[test]
+fn a_token_that_was_accepted_before_raises_no_mark() {
+    let mut subject = moved();
+    let action = subject.ask(&query("INSERT INTO t VALUES (1)"));
+    let Action::Need(Prerequisite::Tokens(wanted, _)) = action else {
+        panic!("{action:?}");
+    };
+    let mut claims = wanted.claims();
+    assert!(claims.all(|(_, _, terms)| terms.bounds.numbers == Some(Numbers::Issued)));
 }
 
 /// A takeover may end the connection, whoever has it then: the authority may have accepted a declaration that failed.
