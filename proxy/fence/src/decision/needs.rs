@@ -210,6 +210,14 @@ impl SessionFence {
 
     /// Reason why the session may not declare a token of a scope: not at all, or not for the whole session.
     fn barred_from(&self, scope: &Scope) -> Option<MayNotDeclare> {
+        if self.is_given_tokens() {
+            return Some(MayNotDeclare {
+                why: "Its listener gives it a token, only while this proxy leads, and no other".to_owned(),
+                hint: "Connect to the proxy that leads. A program that declares tokens itself connects to an address \
+                    of the key \"listen\"."
+                    .to_owned(),
+            });
+        }
         let declares = |lifetime| self.rules().may_declare(scope.as_str(), lifetime).err();
         declares(Lifetime::Local).or_else(|| declares(Lifetime::Session))
     }

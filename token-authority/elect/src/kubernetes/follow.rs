@@ -96,7 +96,7 @@ impl Seen {
             }
             _ if lease.lives().is_zero() => waits("the Lease has no leaseDurationSeconds"),
             (holder, None) => Standing::Waits(format!(
-                "{holder:?} holds the Lease, and has not renewed it since the first look"
+                "{holder:?} holds the Lease, and was not seen to renew it yet"
             )),
             (_, Some(changed_after)) => Standing::Leads {
                 mandate: Mandate {
@@ -185,7 +185,7 @@ mod tests {
             ),
             (
                 Some(lease("a", "1", "x")),
-                "\"a\" holds the Lease, and has not renewed it since the first look",
+                "\"a\" holds the Lease, and was not seen to renew it yet",
             ),
         ] {
             let Standing::Waits(why) = stands(&mut None, read, Instant::now()) else {
