@@ -9,6 +9,7 @@ use pgpalisade_test_servers::http::Http;
 use pgpalisade_test_servers::machine::{
     PATIENCE, Signal, assert_says, free_port, signal, wait_for, wait_until,
 };
+use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Proxy, Store};
 use pgpalisade_test_servers::wire::{
@@ -335,4 +336,43 @@ fn where_it_is_only_observed_nobody_is_ended() {
         wire.ok("SET fencing.token = 9");
         wire.ok("INSERT INTO jobs VALUES (1)");
     }
+}
+
+/// What has kept an old token, or none, is of no use to its pool any more.
+#[test]
+fn once_the_mode_is_enforced_old_connections_are_closed() {
+    let policy = PolicyFile::new("[defaults]\nmode = \"observe\"\n");
+    let path = policy.path().display().to_string();
+    let (_postgres, replica) = one("", &[("--policy", &path)]);
+    replica.leads();
+    let mut kept = replica.open();
+    Wire::login(&replica.proxy.endpoint(), &TRUSTED).ok("SET fencing.token = 7");
+    wait_until("the next term", || replica.leads() == 8);
+    kept.ok("INSERT INTO jobs VALUES (1)");
+    policy.reload(&replica.proxy, "");
+    assert_error(&kept.until_closed(), "57P01");
+    replica.open().ok("INSERT INTO jobs VALUES (2)");
+}
+
+/// A proxy that accepts no clients leaves the lead to another, whoever stays connected to it.
+#[test]
+fn a_proxy_that_waits_for_its_last_clients_does_not_lead() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().display().to_string();
+    let postgres = Postgres::start();
+    postgres.sql(SETUP);
+    let etcd = Etcd::start(1);
+    let store = Store::Url(etcd.authority());
+    let first = Replica::start(&postgres, &store, "", &[("--console", &socket)]);
+    assert_eq!(first.leads(), 1);
+    let second = Replica::start(&postgres, &store, "", &[]);
+    let mut member = first.open();
+    let mut monitoring = Wire::login(&first.proxy.endpoint(), &TRUSTED);
+    let console = Endpoint::Unix(dir.path().join(".s.PGSQL.6433"));
+    let mut operator = Wire::login(&console, &[("user", "me"), ("database", "pgpalisade")]);
+    operator.ok("SHUTDOWN WAIT_FOR_CLIENTS");
+    member.ok("INSERT INTO jobs VALUES (1)");
+    drop(member);
+    assert_eq!(second.leads(), 2);
+    monitoring.ok("SELECT 1");
 }

@@ -148,9 +148,7 @@ impl Listed {
 impl Drop for Listed {
     fn drop(&mut self) {
         self.table.entries.remove(&self.entry.id);
-        if let Some(term) = self.entry.term.get() {
-            term.remove(self.entry.id);
-        }
+        self.entry.leave_term();
         if let Some(grant) = &self.entry.grant {
             grant.leadership.remove_without_token(self.entry.id);
         }
@@ -243,6 +241,13 @@ impl ClientEntry {
 
     pub(crate) const fn grant(&self) -> Option<&Arc<Grant>> {
         self.grant.as_ref()
+    }
+
+    /// Notes that the connection's sockets are closed, if it is part of a term.
+    pub(crate) fn leave_term(&self) {
+        if let Some(term) = self.term.get() {
+            term.remove(self.id);
+        }
     }
 
     /// Makes the connection part of the term, until its sockets are closed. `None`: this proxy does not lead, and the

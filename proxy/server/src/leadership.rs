@@ -88,6 +88,12 @@ impl Leadership {
         self.without.lock().remove(&id);
     }
 
+    /// Closes the term, and keeps its connections among those without a token.
+    fn keep_without_token(&self, term: &Term) {
+        let mut without = self.without.lock();
+        without.extend(term.close());
+    }
+
     /// Closes the connections that have no token, because a pool would keep them for good.
     fn end_those_without_token(&self) {
         for connection in self.without.lock().values() {
@@ -155,18 +161,22 @@ impl Term {
     }
 
     /// Lets no connection join any more, and returns those that have.
-    fn close(&self) -> Vec<Arc<ForcedEnd>> {
+    fn close(&self) -> HashMap<u64, Arc<ForcedEnd>> {
         let mut members = self.members.lock();
         members.is_over = true;
-        members.connections.values().cloned().collect()
+        members.connections.clone()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.members.lock().connections.is_empty()
     }
 
     /// Ends the term: closes all its connections, and waits until none is left. One task may wait.
     async fn end(&self, loss: Loss) {
-        for connection in self.close() {
+        for connection in self.close().values() {
             connection.order(Cause::TermEnded(loss));
         }
-        while !self.members.lock().connections.is_empty() {
+        while !self.is_empty() {
             self.left.notified().await;
         }
     }
@@ -177,6 +187,7 @@ impl Term {
 pub struct Leaderships {
     all: Vec<Arc<Leadership>>,
     campaigns: TaskTracker,
+    closing: CancellationToken,
     stop: CancellationToken,
 }
 

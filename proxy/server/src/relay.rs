@@ -12,6 +12,7 @@ mod server_side;
 mod token_grant;
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -169,8 +170,11 @@ impl Relay {
             .metrics
             .session_ended(end.reason());
         let (lent, is_busy) = (self.lent.take(), !self.session.is_answered());
+        let entry = Arc::clone(self.client.shown.entry());
         let finish = async move {
             self.finish(end).await;
+            // The next leader does not wait for the cancel request.
+            entry.leave_term();
             if let Some((_, lent)) = lent.filter(|_| is_busy) {
                 lent.cancel().await;
             }

@@ -122,7 +122,9 @@ impl Server {
         }
     }
 
+    /// Waits until all clients have left, and leads no longer than those of a term stay.
     pub async fn all_left(&self, shutdown: &CancellationToken) {
+        self.leaderships.close();
         while self.connections() > 0 && !shutdown.is_cancelled() {
             tokio::time::sleep(LOOK_PAUSE).await;
         }

@@ -198,20 +198,22 @@ impl Takeover {
     }
 
     /// Acquires the lease of a scope for the proxy itself, and takes the next token under it, as
-    /// [`Self::declare_for_nobody`] does.
+    /// [`Self::declare_for_nobody`] does. It may wait long, so the terms are asked for again before the take.
     ///
     /// Errors: those of [`Self::acquire_lease`] and [`Self::declare`], and a claim that the terms do not allow.
     pub async fn lead(
         &self,
         scope: &Scope,
         by: &str,
-        terms: Terms,
+        terms: impl Fn() -> Terms,
         lost: impl FnOnce() + Send + 'static,
     ) -> Result<Lease, DeclareError> {
         let time = LeaseTime::WhileHeld;
-        self.check_claim(Claim::Lease(time), &terms)?;
+        self.check_claim(Claim::Lease(time), &terms())?;
         let until = Instant::now() + CAMPAIGN;
-        let acquired = self.acquire_lease(scope, &terms, until, lost).await?;
+        let acquired = self.acquire_lease(scope, &terms(), until, lost).await?;
+        let terms = terms();
+        self.check_claim(Claim::Lease(time), &terms)?;
         let declaration = self.for_nobody(scope, Claim::Next, by)?;
         self.take_under(acquired, &declaration, time, terms).await
     }

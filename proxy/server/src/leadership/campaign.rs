@@ -40,15 +40,23 @@ impl Leaderships {
                 leadership: Arc::clone(leadership),
                 takeover: takeover.clone(),
                 fence: fence.clone(),
+                closing: self.closing.clone(),
                 stop: self.stop.clone(),
             };
             self.campaigns.spawn(campaign.run());
         }
     }
 
+    /// Campaigns no more, and ends each term once none of its connections is left. A proxy that accepts no clients
+    /// must not keep others from leading.
+    pub(crate) fn close(&self) {
+        self.closing.cancel();
+    }
+
     /// Ends all terms, and campaigns no more. Returns once their connections are closed, and their leases are to be
     /// given back; a lease whose connections do not close in time is kept until they do.
     pub(crate) async fn step_down(&self) {
+        self.close();
         self.stop.cancel();
         self.campaigns.close();
         let ended = tokio::time::timeout(STEP_DOWN_WITHIN, self.campaigns.wait()).await;
@@ -62,6 +70,7 @@ struct Campaign {
     leadership: Arc<Leadership>,
     takeover: Takeover,
     fence: watch::Receiver<Arc<Fence>>,
+    closing: CancellationToken,
     stop: CancellationToken,
 }
 
@@ -102,7 +111,7 @@ struct Deposed {
 impl Campaign {
     async fn run(self) {
         let (mut told, mut deposed) = (Told::default(), None);
-        while !self.stop.is_cancelled() {
+        while !self.closing.is_cancelled() {
             let led = match &self.leadership.source {
                 Source::Lease => self.lead_by_lease().await,
                 Source::Election(election) => {
@@ -118,7 +127,7 @@ impl Campaign {
                 _ => RETRY,
             };
             self.report(led.err(), &mut told);
-            let _ = self.stop.run_until_cancelled(sleep(pause)).await;
+            let _ = self.closing.run_until_cancelled(sleep(pause)).await;
         }
     }
 
@@ -128,12 +137,12 @@ impl Campaign {
         let tell = lost.clone();
         let win = async {
             let _known = self.takeover.find_primary().await;
-            let (scope, terms) = (self.leadership.scope(), self.terms());
+            let scope = self.leadership.scope();
             self.takeover
-                .lead(scope, DECLARER, terms, move || tell.cancel())
+                .lead(scope, DECLARER, || self.terms(), move || tell.cancel())
                 .await
         };
-        let Some(lease) = self.stop.run_until_cancelled(win).await else {
+        let Some(lease) = self.closing.run_until_cancelled(win).await else {
             return Ok(());
         };
         let lease = lease?;
@@ -175,7 +184,7 @@ impl Campaign {
             let mark = self.declare(election, &mandate).await;
             Ok((mandate, sure_until, mark))
         };
-        let Some(won) = self.stop.run_until_cancelled(win).await else {
+        let Some(won) = self.closing.run_until_cancelled(win).await else {
             return Ok(());
         };
         let (mandate, sure_until, mark) = won?;
@@ -263,13 +272,12 @@ impl Campaign {
         let term = Term::new(cached, token);
         tracing::info!(%scope, %token, "this proxy leads: sessions of its listener get the token");
         *self.leadership.term.lock() = Some(Arc::clone(&term));
-        if self.mode() == Mode::Enforce {
-            self.leadership.end_those_without_token();
-        }
         let loss = tokio::select! {
             loss = lost => loss,
             () = deposed(&term) => Loss::Mark,
             () = self.stop.cancelled() => Loss::Stop,
+            () = self.all_left(&term) => Loss::Stop,
+            loss = self.close_those_without_token() => loss,
         };
         *self.leadership.term.lock() = None;
         tracing::info!(%scope, %token, reason = loss.why(), "this proxy no longer leads");
@@ -278,10 +286,31 @@ impl Campaign {
                 let command = on_loss::run(&self.leadership.on_loss, &term, loss);
                 tokio::join!(term.end(loss), command);
             }
-            // Ends no session.
-            Mode::Observe => drop(term.close()),
+            // Ends no session. Once the mode is "enforce", what has kept an old token is as useless as without one.
+            Mode::Observe => self.leadership.keep_without_token(&term),
         }
         loss
+    }
+
+    /// Closes the connections without a token, from when the mode says so.
+    async fn close_those_without_token(&self) -> Loss {
+        let mut fence = self.fence.clone();
+        loop {
+            if self.mode() == Mode::Enforce {
+                self.leadership.end_those_without_token();
+            }
+            if fence.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// Waits until this proxy accepts no clients, and those of the term have left.
+    async fn all_left(&self, term: &Term) {
+        self.closing.cancelled().await;
+        while !term.is_empty() {
+            sleep(LOOK_EVERY).await;
+        }
     }
 
     /// Waits until there has been no primary for a while.
