@@ -158,6 +158,8 @@ const WRITERS: &[(Pattern, WritingFunction)] = &[
     (Name("pg_wal_replay_resume"), SERVER),
     (Name("pg_reload_conf"), SERVER),
     (Prefix("pg_rotate_logfile"), SERVER),
+    // adminpack 1.0
+    (Name("pg_logfile_rotate"), SERVER),
     (Name("pg_stop_making_pinned_objects"), SERVER),
     (Prefix("binary_upgrade_"), SERVER),
     // A deposed leader must not end the sessions of its successor.
@@ -213,6 +215,11 @@ pub(crate) fn names_that_look_at_argument() -> impl Iterator<Item = &'static str
         Name(name) | Prefix(name) => *name,
     });
     names.chain([SET_CONFIG])
+}
+
+/// Whether a function runs an SQL text that it is given.
+pub(crate) fn runs_text(name: &str) -> bool {
+    writer(name).is_some_and(|writer| writer.why == TEXT.why)
 }
 
 /// The entry of a function that counts as a write. Takes the name as PostgreSQL parses it, without its schema:

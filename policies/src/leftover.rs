@@ -13,6 +13,7 @@ use pg_query::protobuf::{
 
 use crate::control::Control;
 use crate::effects::{Effects, Tables};
+use crate::functions;
 use crate::set_config;
 use crate::settings::{self, Literal, Setting, literal};
 
@@ -154,7 +155,7 @@ pub(crate) fn assignment(node: &NodeEnum, at: Range<usize>) -> Option<Assignment
         }
         NodeEnum::SelectStmt(select) => {
             let (name, again) = set_config::assigned(select)?;
-            if again.contains(TEMPORARY_SCHEMA) {
+            if *name == *SEARCH_PATH && may_name_temporary(&again) {
                 return None;
             }
             Assignment::SetByCall { name, again }
@@ -264,14 +265,23 @@ const KEPT: i32 = OnCommitAction::OncommitNoop as i32;
 /// The schema of temporary objects, or the start of its name.
 const TEMPORARY_SCHEMA: &str = "pg_temp";
 
-/// Whether objects without a schema become temporary.
+const SEARCH_PATH: &str = "search_path";
+
+/// Whether objects without a schema may become temporary: the schemas before that one may not exist.
 fn makes_temporary(set: &VariableSetStmt) -> bool {
-    let first = set.args.first().and_then(literal);
-    set.name.eq_ignore_ascii_case("search_path") && first.is_some_and(is_temporary_schema)
+    let texts = set.args.iter().map_while(|arg| match literal(arg) {
+        Some(Literal::Text(name)) if name != "pg_catalog" && name != "public" => Some(name),
+        _ => None,
+    });
+    set.name.eq_ignore_ascii_case(SEARCH_PATH)
+        && texts
+            .into_iter()
+            .any(|name| name.starts_with(TEMPORARY_SCHEMA))
 }
 
-fn is_temporary_schema(name: Literal<'_>) -> bool {
-    matches!(name, Literal::Text(name) if name.starts_with(TEMPORARY_SCHEMA))
+/// Whether a list of schemas in one text may name the temporary one: PostgreSQL folds what is not quoted.
+fn may_name_temporary(list: &str) -> bool {
+    list.to_ascii_lowercase().contains(TEMPORARY_SCHEMA)
 }
 
 fn is_temporary(relation: Option<&RangeVar>, on_commit: i32) -> bool {
@@ -287,7 +297,8 @@ fn is_temporary_name(names: &[Node]) -> bool {
         Some(NodeEnum::String(text)) => text.sval.starts_with(TEMPORARY_SCHEMA),
         _ => false,
     };
-    names.len() > 1 && names.first().is_some_and(schema)
+    // A database may stand in front.
+    names.iter().rev().nth(1).is_some_and(schema)
 }
 
 /// The arm of UNION and similar that INTO stands in.
@@ -340,6 +351,7 @@ pub(crate) fn of_name(name: &str) -> Option<Leftover> {
         | "pg_start_backup"
         | "isn_weak" => Some(Leftover::Process),
         "setseed" | "set_limit" => Some(Leftover::Setting),
+        name if functions::runs_text(name) => Some(Leftover::Unread),
         _ => None,
     }
 }
@@ -364,15 +376,9 @@ fn sets_only_locally(node: &NodeEnum) -> bool {
     let NodeEnum::SelectStmt(select) = node else {
         return false;
     };
-    let SelectStmt {
-        target_list,
-        from_clause,
-        where_clause,
-        ..
-    } = &**select;
-    // VALUES and UNION have no targets of their own.
-    let has_targets = !target_list.is_empty() && from_clause.is_empty() && where_clause.is_none();
-    has_targets && target_list.iter().all(is_local_call)
+    set_config::is_plain(select)
+        && !select.target_list.is_empty()
+        && select.target_list.iter().all(is_local_call)
 }
 
 fn is_local_call(target: &Node) -> bool {
@@ -381,15 +387,40 @@ fn is_local_call(target: &Node) -> bool {
     };
     match target.val.as_ref().and_then(|value| value.node.as_ref()) {
         Some(NodeEnum::FuncCall(call)) => match call.args.as_slice() {
-            [_, value, local] => {
-                // As the search_path, it would make temporary what has no schema.
-                let is_plain = literal(value).is_some_and(|value| !is_temporary_schema(value))
-                    || matches!(value.node, Some(NodeEnum::ParamRef(_)));
-                is_plain && matches!(literal(local), Some(Literal::Boolean(true)))
+            [name, value, local] => {
+                let sets_path = matches!(
+                    literal(name),
+                    Some(Literal::Text(name)) if name.eq_ignore_ascii_case(SEARCH_PATH)
+                );
+                let may_be_temporary = match constant(value) {
+                    Some(Literal::Text(path)) => may_name_temporary(path),
+                    _ => true,
+                };
+                is_simple(name)
+                    && is_simple(value)
+                    && !(sets_path && may_be_temporary)
+                    && matches!(literal(local), Some(Literal::Boolean(true)))
             }
             _ => false,
         },
         _ => false,
+    }
+}
+
+/// A constant, also with a cast.
+fn constant(value: &Node) -> Option<Literal<'_>> {
+    match value.node.as_ref()? {
+        NodeEnum::TypeCast(cast) => constant(cast.arg.as_deref()?),
+        _ => literal(value),
+    }
+}
+
+/// Whether nothing runs for a value: a constant, a parameter, or a function that is a keyword, such as `current_user`.
+fn is_simple(value: &Node) -> bool {
+    match &value.node {
+        Some(NodeEnum::ParamRef(_) | NodeEnum::SqlvalueFunction(_)) => true,
+        Some(NodeEnum::TypeCast(cast)) => cast.arg.as_deref().is_some_and(is_simple),
+        _ => literal(value).is_some(),
     }
 }
 
@@ -428,8 +459,32 @@ mod tests {
             ),
             ("SET SCHEMA 'pg_temp_3'", Some(Leftover::Temporary)),
             (
-                "SELECT set_config('search_path', 'pg_temp', true)",
+                "SET LOCAL search_path = \"$user\", pg_temp",
+                Some(Leftover::Temporary),
+            ),
+            (
+                "SELECT set_config('search_path', ' PG_TEMP', true)",
                 Some(Leftover::Setting),
+            ),
+            (
+                "SELECT set_config('search_path', $1, true)",
+                Some(Leftover::Setting),
+            ),
+            ("SELECT set_config('search_path', 'a', true)", None),
+            ("SELECT set_config('a.b', $1::text, true)", None),
+            ("SELECT set_config('a.b', '42'::text, true)", None),
+            ("SELECT set_config('a.b', current_user, true)", None),
+            (
+                "SELECT set_config('a.b', 'x', true) ORDER BY set_config('work_mem', '1MB', false)",
+                Some(Leftover::Setting),
+            ),
+            (
+                "SELECT query_to_xml('SELECT f()', true, true, '')",
+                Some(Leftover::Unread),
+            ),
+            (
+                "CREATE FUNCTION d.pg_temp.f() RETURNS int LANGUAGE sql RETURN 1",
+                Some(Leftover::Temporary),
             ),
             ("SET TIME ZONE 'UTC'", Some(Leftover::Setting)),
             ("SET NAMES 'UTF8'", Some(Leftover::Setting)),
@@ -572,7 +627,8 @@ mod tests {
             ("CREATE TEMP SEQUENCE s", Some(Leftover::Temporary)),
             ("SELECT pg_advisory_lock(1)", Some(Leftover::Lock)),
             ("SELECT (1::bigint).pg_advisory_lock", Some(Leftover::Lock)),
-            ("SELECT x.setseed FROM t AS x", Some(Leftover::Setting)),
+            ("SELECT x.setseed FROM f() AS x", Some(Leftover::Setting)),
+            ("UPDATE quotas AS q SET a = q.set_limit", None),
             (
                 "SELECT 1 WHERE ('c'::text).dblink_connect IS NULL",
                 Some(Leftover::Process),

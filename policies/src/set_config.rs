@@ -50,7 +50,7 @@ pub(crate) fn assigned(select: &SelectStmt) -> Option<(Box<str>, Box<str>)> {
 }
 
 /// Whether a SELECT has nothing but its targets.
-fn is_plain(select: &SelectStmt) -> bool {
+pub(crate) fn is_plain(select: &SelectStmt) -> bool {
     select.distinct_clause.is_empty()
         && select.into_clause.is_none()
         && select.from_clause.is_empty()

@@ -48,17 +48,56 @@ pub(crate) fn analysis(text: &[u8], why: WriteReason) -> Analysis {
     analysis
 }
 
-/// Whether a statement may change the names of prepared statements that starts so, or with a comment that hides it.
+/// Whether a statement may change the names of prepared statements that starts so.
 fn may_change_names(start: &[u8]) -> bool {
-    let is_space = |byte: &u8| SPACES.contains(byte);
-    let from = start.iter().position(|byte| !is_space(byte));
-    let start = start.get(from.unwrap_or(start.len())..).unwrap_or_default();
+    let Some(start) = after_comments(start) else {
+        return true;
+    };
     let end = start.iter().position(|byte| !byte.is_ascii_alphabetic());
-    let word = start.get(..end.unwrap_or(start.len())).unwrap_or_default();
-    let starts_comment = start.starts_with(b"--") || start.starts_with(b"/*");
-    let is_such = |changes: &&[u8]| changes.eq_ignore_ascii_case(word);
-    // Nothing was seen, or not all of the first word.
-    word.len() == start.len() || starts_comment || CHANGES_NAMES.iter().any(is_such)
+    // Otherwise not all of the first word is here.
+    let word = end.and_then(|end| start.get(..end));
+    word.is_none_or(|word| {
+        let is_such = |changes: &&[u8]| changes.eq_ignore_ascii_case(word);
+        CHANGES_NAMES.iter().any(is_such) || (word.is_empty() && !start.starts_with(b"("))
+    })
+}
+
+/// The text from its first statement on. `None` if it begins with a comment whose end is not here.
+fn after_comments(text: &[u8]) -> Option<&[u8]> {
+    let mut rest = text;
+    loop {
+        // PostgreSQL drops empty statements.
+        let is_empty = |byte: &u8| SPACES.contains(byte) || *byte == b';';
+        let from = rest.iter().position(|byte| !is_empty(byte));
+        rest = rest.get(from.unwrap_or(rest.len())..)?;
+        let comment = if rest.starts_with(b"--") {
+            1 + rest.iter().position(|byte| b"\n\r".contains(byte))?
+        } else if rest.starts_with(b"/*") {
+            block_comment(rest)?
+        } else {
+            return Some(rest);
+        };
+        rest = rest.get(comment..)?;
+    }
+}
+
+/// Length of the comment at the front. Comments nest.
+fn block_comment(text: &[u8]) -> Option<usize> {
+    let (mut depth, mut at) = (0_usize, 0);
+    loop {
+        match text.get(at..at + 2)? {
+            b"/*" => depth += 1,
+            b"*/" => depth -= 1,
+            _ => {
+                at += 1;
+                continue;
+            }
+        }
+        at += 2;
+        if depth == 0 {
+            return Some(at);
+        }
+    }
 }
 
 /// Whether a text contains a word of ASCII letters, in any case.
@@ -102,14 +141,22 @@ mod tests {
             ("\tDeallocate\np", true),
             ("execute(1)", true),
             ("DISCARD/**/ALL", true),
-            ("-- note\nSELECT", true),
-            ("/* note */SELECT", true),
+            ("-- note", true),
+            ("-- note\nSELECT 1", false),
+            ("-- note\rPREPARE p", true),
+            ("/* note */SELECT 1", false),
+            ("/* /* */ SELECT 1", true),
+            ("/* /* */ */ ; SELECT 1", false),
+            ("/**/DEALLOCATE p", true),
+            (";PREPARE p", true),
+            (" ; ; Deallocate p", true),
+            ("\"a\"", true),
             ("select '", false),
             ("SELECT/*", false),
             ("(SELECT 1)", false),
             ("prepared", true),
             ("prepared ", false),
-            ("- 1", false),
+            ("- 1", true),
         ] {
             assert_eq!(may_change_names(start.as_bytes()), may, "{start}");
         }

@@ -277,6 +277,24 @@ fn what_outlives_resets_is_not_hidden() {
     }
 }
 
+/// Of what PostgreSQL's grammar refuses, by whatever code, nothing has run.
+#[test]
+fn a_text_that_the_grammar_refuses_keeps_no_connection() {
+    let stage = scarce("500ms");
+    let (mut leader, mut other) = (stage.leader("1"), stage.plain());
+    for (text, sqlstate) in [
+        ("SELEC 1", "42601"),
+        ("CREATE ROLE public", "42939"),
+        (
+            "SELECT count(*) OVER (ROWS BETWEEN CURRENT ROW AND UNBOUNDED PRECEDING)",
+            "42P20",
+        ),
+    ] {
+        leader.fails(text, sqlstate);
+        other.ok("SELECT 1");
+    }
+}
+
 /// With a token, which makes long texts need no examination.
 #[test]
 fn what_a_long_text_leaves_is_kept_too() {

@@ -209,7 +209,7 @@ fn t4_functions_by_name() {
             "select ('x'::text).a.pg_create_restore_point",
             "select $1.lo_unlink",
             "select x.lo_unlink from generate_series(1, 2) as x",
-            "select public.x.nextval from s as x",
+            "select public.x.nextval from nextwal() as x",
             "select 1 from t where (t.pid).pg_terminate_backend",
             "select a[(1).lo_unlink]",
         ],
@@ -219,6 +219,7 @@ fn t4_functions_by_name() {
         &[
             "select lo_unlink from t",
             "select (t.a).city, x.y, nextval.z from t, nextval",
+            "select l.lo_created_at, l.nextval from loans as l",
             "select j['nextval'], (j)['nextval'] from t",
         ],
         Read,

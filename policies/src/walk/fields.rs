@@ -72,6 +72,10 @@ impl Of {
         }
         match name {
             "RangeVar" => return Self::RangeVar(RangeVar::default()),
+            "RangeFunction" => {
+                walk.has_function_in_from = true;
+                return Self::Other(name);
+            }
             "FuncCall" => {
                 return Self::Call {
                     name: None,
@@ -175,8 +179,8 @@ impl Walk {
             // LIKE in a CREATE TABLE only reads. A table that a foreign key references gets triggers, so it is
             // altered.
             ("TableLikeClause", "relation") => self.with_role(TableUse::Read, value),
-            ("ColumnRef", "fields") => self.with_attributes(Attributes::AfterNext, value),
-            ("AIndirection", "indirection") => self.with_attributes(Attributes::Next, value),
+            ("ColumnRef", "fields") => self.with_attributes(Attributes::ColumnStart, value),
+            ("AIndirection", "indirection") => self.with_attributes(Attributes::Expression, value),
             ("AIndices", _) => self.with_attributes(Attributes::None, value),
             _ => value.serialize(&mut *self),
         }

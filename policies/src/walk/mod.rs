@@ -67,6 +67,8 @@ fn walk<T: Serialize + ?Sized>(node: &T, direct: TableUse) -> Result<Found, Unkn
         trace: None,
         first_arg: FirstArg::NotWanted,
         attributes: Attributes::None,
+        columns: Vec::new(),
+        has_function_in_from: false,
         write: None,
         category: None,
         writes: Vec::new(),
@@ -108,6 +110,9 @@ struct Walk {
     trace: Option<TokenTrace>,
     first_arg: FirstArg,
     attributes: Attributes,
+    /// Names of columns that would be functions, if FROM has a value that is not a row.
+    columns: Vec<Box<str>>,
+    has_function_in_from: bool,
     write: Option<WriteReason>,
     category: Option<Category>,
     writes: Vec<ObjectName>,
@@ -143,13 +148,16 @@ enum FirstArg {
     Found(TokenTrace),
 }
 
-/// Which of the texts that follow are names in the notation of attributes.
+/// What the names that follow may be in the notation of attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attributes {
     None,
-    Next,
-    /// All but the next one.
-    AfterNext,
+    /// A column's: the next one is a column or a table.
+    ColumnStart,
+    /// Of a table's row, or of what a function in FROM returns.
+    ColumnRest,
+    /// Of an expression.
+    Expression,
 }
 
 impl Walk {
@@ -211,16 +219,17 @@ impl Walk {
 
     /// Notes a name that may be a column's or a function's. Only functions that matter are told from columns.
     fn attribute(&mut self, name: &str) {
+        let matters = || functions::writer(name).is_some() || leftover::of_name(name).is_some();
         match self.attributes {
-            Attributes::None => {}
-            Attributes::AfterNext => self.attributes = Attributes::Next,
-            Attributes::Next => {
-                if functions::writer(name).is_some() || leftover::of_name(name).is_some() {
-                    let name = name.into();
-                    self.call(ObjectName { schema: None, name }, None);
-                }
-            }
+            Attributes::ColumnStart => self.attributes = Attributes::ColumnRest,
+            Attributes::ColumnRest if matters() => self.columns.push(name.into()),
+            Attributes::Expression if matters() => self.call_by_attribute(name.into()),
+            _ => {}
         }
+    }
+
+    fn call_by_attribute(&mut self, name: Box<str>) {
+        self.call(ObjectName { schema: None, name }, None);
     }
 
     /// Counts in any schema: a function outside of `pg_catalog` can only hide its own effects.
@@ -245,7 +254,13 @@ impl Walk {
             .push(name.unwrap_or(ANY_SETTING).to_ascii_lowercase().into());
     }
 
-    fn finish(self) -> Found {
+    fn finish(mut self) -> Found {
+        if self.has_function_in_from {
+            let columns = std::mem::take(&mut self.columns);
+            columns
+                .into_iter()
+                .for_each(|name| self.call_by_attribute(name));
+        }
         let tables = self.scopes.resolve();
         let mut writes = self.writes;
         writes.extend(tables.locked);
