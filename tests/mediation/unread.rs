@@ -92,6 +92,7 @@ fn a_name_with_another_meaning() {
         vec![Batch::new().query(&format!("DEALLOCATE p; {takes}"))],
         vec![Batch::new().query(&format!("SELECT 1 {long}; DEALLOCATE p; {takes}"))],
         vec![parsed(&drops), parsed(&takes)],
+        vec![parsed(&format!(" ; {drops}")), parsed(&format!(";{takes}"))],
         vec![
             parsed(&format!("{long} {drops}")),
             parsed(&format!(" \n{long} {takes}")),
@@ -125,8 +126,12 @@ fn a_long_statement_of_the_protocol() {
         .parse("long", &format!("SELECT '{long}'"))
         .parse("drops", &format!("DEALLOCATE /*{long}*/ finish"));
     leader.run_all(&prepare.sync());
+    // A comment of a framework in front, and texts that a holder does not wait for.
+    let note = format!("/* a job */ SELECT '{long}'");
+    leader.run_all(&Batch::new().parse("note", &note).sync());
+    leader.ok(&format!("SELECT '{}'", &long[..200 << 10]));
     let run = |name: &str| Batch::new().bind("", name, &[]).execute("", 0).sync();
-    for name in ["begin", "long", "finish", "begin", "finish"] {
+    for name in ["begin", "long", "note", "finish", "begin", "finish"] {
         assert_eq!(errors(&leader.run(&run(name))), [""; 0], "{name}");
     }
     for name in ["long", "drops"] {

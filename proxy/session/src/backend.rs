@@ -23,8 +23,6 @@ use crate::wire::encode::{self, ParameterStatus, Severity};
 /// The command tag of a SELECT that returned no row.
 const NO_ROW: &[u8] = b"SELECT 0";
 
-const SYNTAX_ERROR: &[u8] = b"42601";
-
 impl From<ReplyRoute> for Disposition {
     #[inline]
     fn from(reply: ReplyRoute) -> Self {
@@ -400,11 +398,11 @@ impl Session {
     }
 }
 
-/// Whether PostgreSQL's grammar has refused a text, of which nothing has run. A function that fails so tells where
-/// (`W`), and a value whose text has a syntax of its own has no position (`P`).
+/// Whether PostgreSQL's grammar has refused a text, of which nothing has run. A function that runs one tells so (`W`).
 fn is_refused_by_grammar(error: &[u8]) -> bool {
     let field = |letter| backend::error_field(error, letter);
-    field(b'C') == Some(SYNTAX_ERROR) && field(b'P').is_some() && field(b'W').is_none()
+    let in_grammar = matches!(field(b'F'), Some(b"gram.y" | b"scan.l" | b"parser.c"));
+    in_grammar && field(b'W').is_none()
 }
 
 /// Whether one transaction ends and the next begins.

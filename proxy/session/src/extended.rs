@@ -246,13 +246,19 @@ impl Session {
 /// Name and text of a Parse.
 type ParsePrefix<'a> = (&'a [u8], Result<&'a [u8], Uncollected<'a>>);
 
-/// Splits a Parse; `None` if the name has not ended.
+/// Bytes of a text that are enough for its first word, mostly.
+const START_MIN: usize = 1024;
+
+/// Splits a Parse; `None` if the name has not ended, or too little of a long text is here.
 fn parse_prefix(frame: Frame<'_>) -> Option<ParsePrefix<'_>> {
     match frontend::parse(frame.body) {
         Ok((name, text)) => Some((name, Ok(text))),
         Err(_) => {
             let end = frame.body.iter().position(|&byte| byte == 0)?;
             let start = frame.body.get(end + 1..).unwrap_or_default();
+            if !frame.is_whole() && start.len() < START_MIN {
+                return None;
+            }
             let text = if frame.is_whole() {
                 let why = Opaque::Nul;
                 Uncollected { why, start }

@@ -158,7 +158,9 @@ impl Session {
     }
 
     fn on_query(&mut self, frame: Frame<'_>, verdicts: &RefCell<VerdictCache>) -> Action {
-        if self.collects(frame) {
+        // What is not searched may redefine every name.
+        let is_searched = frame.header.body_len <= COLLECTED_MAX && self.server.names.has_named();
+        if self.collects(frame) || (is_searched && frame.has_room() && !frame.is_whole()) {
             return Action::AwaitWhole;
         }
         let text = match (frame.is_whole(), frontend::query(frame.body)) {

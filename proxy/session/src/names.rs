@@ -196,6 +196,11 @@ impl Names {
         of_client.is_some_and(|all| all.depend_on_settings())
     }
 
+    /// Whether a statement has a name.
+    pub(super) fn has_named(&self) -> bool {
+        self.statements.len() > 0
+    }
+
     /// Whether its statements may stay for the next clients.
     pub(super) fn are_few(&self) -> bool {
         self.statements.len() <= LEFT_MAX && self.statements.bytes() <= NAMES_BYTES_MAX / 4

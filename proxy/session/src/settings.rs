@@ -15,6 +15,9 @@ use crate::wire::backend::TransactionStatus;
 const KEPT_MAX: usize = 64;
 const TEXT_MAX: usize = 1024;
 
+/// Values of a setting in one transaction that are told apart.
+const VALUES_MAX: usize = 1024;
+
 /// Name of a change that RESET ALL makes.
 const ALL: &str = "*";
 
@@ -245,26 +248,24 @@ impl Session {
         let mut hasher = DefaultHasher::new();
         hasher.write(value);
         let value = hasher.finish();
-        let values = match known.find(|known| *known.name == *name) {
+        match known.find(|known| *known.name == *name) {
             Some(known) => {
-                let is_new = !known.values.contains(&value);
+                let is_new = !known.values.contains(&value) && known.values.len() < VALUES_MAX;
+                if is_new {
+                    known.values.push(value);
+                }
                 known.reported = match known.reported {
                     Reported::Before | Reported::Again if is_new => Reported::Again,
                     _ => Reported::Now,
                 };
-                known.values.push(value);
-                known.values.len()
             }
-            None => {
-                settings.strayed.push(Strayed {
-                    name: name.into(),
-                    values: vec![value],
-                    reported: Reported::Now,
-                });
-                1
-            }
-        };
-        if settings.strayed.len().max(values) > KEPT_MAX {
+            None => settings.strayed.push(Strayed {
+                name: name.into(),
+                values: vec![value],
+                reported: Reported::Now,
+            }),
+        }
+        if settings.strayed.len() > KEPT_MAX {
             settings.strayed.clear();
             self.server.keep(Leftover::Setting);
         }

@@ -451,6 +451,15 @@ fn a_setting_that_is_back_at_the_end_of_its_transaction_keeps_nothing() {
         }
         assert_eq!(taken(&subject), *expect, "{texts:?}");
     }
+    // As a loop over tenants does it.
+    let mut subject = client();
+    subject.run(&query("BEGIN"), "BEGIN", b'T');
+    for value in 0..100 {
+        let text = format!("SET LOCAL TimeZone = '{value}'");
+        reports(&mut subject, &text, &["TimeZone"], b'T');
+    }
+    reports(&mut subject, "COMMIT", &["TimeZone"], b'I');
+    assert_eq!(taken(&subject), "");
     // By an error.
     let mut subject = client();
     subject.run(&query("BEGIN"), "BEGIN", b'T');
