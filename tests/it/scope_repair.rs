@@ -260,3 +260,30 @@ fn a_repair_that_cannot_end_a_session_can_be_run_again() {
     leader(&proxy.endpoint(), "35").ok("INSERT INTO jobs VALUES (35)");
     assert_eq!(committed(&postgres), ["35"]);
 }
+
+/// A client of a pool had its token since its login, and has laid it down.
+#[test]
+fn a_reset_brings_back_no_token_from_before_a_repair() {
+    for token in ["34", "50"] {
+        let postgres = server();
+        let etcd = Etcd::start(1);
+        let options = Options {
+            store: Store::Url(etcd.authority()),
+            ..Options::new(&postgres)
+        };
+        let proxy = Proxy::start_with(options.flag("--pool", "transaction"));
+        let endpoint = proxy.endpoint();
+        let mut old = leader(&endpoint, token);
+        old.ok("SET fencing.token = ''");
+        old.ok("SELECT 1");
+        let mut other = leader(&endpoint, "60");
+        other.ok("SELECT 1");
+        repaired(&repair(&proxy, "34", &["--yes"]));
+        wait_until("the proxy to know", || refusal(&endpoint, "34").is_none());
+        let mut new = leader(&endpoint, "34");
+        old.ok("RESET ALL");
+        old.fails("INSERT INTO jobs VALUES (1)", "PF001");
+        other.fails("INSERT INTO jobs VALUES (1)", "PF001");
+        new.ok("INSERT INTO jobs VALUES (2)");
+    }
+}

@@ -114,11 +114,17 @@ impl SessionState {
 
     /// Takes up a server connection for which these tokens were accepted, and which has this text of them.
     pub fn enter_server(&mut self, accepted: &[Arc<HeldTokens>], text: ServerText) {
-        for held in accepted.iter().filter(|held| held.stale().is_none()) {
-            self.replace(&held.value(), held);
-        }
         for scoped in [&mut self.startup, &mut self.now] {
             let token = &mut scoped.token.session;
+            for held in accepted.iter().filter(|held| held.stale().is_none()) {
+                // A stale one is from before a repair, even if its number is the same.
+                let same = |other: &&Arc<HeldTokens>| {
+                    other.stale().is_none() && other.value() == held.value()
+                };
+                if token.tokens.elsewhere().filter(same).is_some() {
+                    token.tokens = Tokens::Here(Arc::clone(held));
+                }
+            }
             if !matches!(token.tokens, Tokens::None) {
                 token.text = token.text.max(text);
             }
@@ -132,10 +138,12 @@ impl SessionState {
         self.now.token.get().tokens.elsewhere()
     }
 
-    /// Value of the startup packet's tokens, if they must be declared for the server connection in use.
-    pub(crate) fn undeclared_startup(&self) -> Option<TokenValue> {
+    /// The startup packet's tokens, if they must be declared for the server connection in use. Stale ones are declared
+    /// nowhere else.
+    #[must_use]
+    pub fn undeclared_startup(&self) -> Option<&Arc<HeldTokens>> {
         let startup = self.startup.token.session.tokens.elsewhere();
-        startup.map(|held| held.value())
+        startup.filter(|held| held.stale().is_none())
     }
 
     /// Keeps tokens that a takeover has made stale meanwhile: they are declared nowhere else, and refuse writes.

@@ -150,7 +150,12 @@ impl Session {
             Unmet::Declare(value) => {
                 let statement = judged.map(Judged::for_the_record);
                 self.prepared().waiting = Some(Waiting { refused, statement });
-                let wanted = TokenRequest::new(&self.client.fence, value);
+                let (state, fence) = (&self.client.state, &self.client.fence);
+                let startup = state.undeclared_startup();
+                let wanted = match startup.filter(|held| held.value() == value) {
+                    Some(held) => TokenRequest::again(fence, held),
+                    None => TokenRequest::new(fence, value),
+                };
                 Action::Need(Prerequisite::Tokens(Box::new(wanted), change))
             }
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pgpalisade_authority::{Claim, Scope, Token};
-use pgpalisade_policies::{Mode, Numbers};
+use pgpalisade_policies::Mode;
 
 use super::endings::Ending;
 use super::{Identity, Met, Session, injected};
@@ -59,7 +59,7 @@ impl TokenRequest {
         let mut again = Self::new(fence, held.value());
         for (terms, token) in again.terms.iter_mut().zip(held.tokens()) {
             if token.grant == GrantMode::Enforced && terms.bounds.election().is_none() {
-                terms.bounds.numbers = Some(Numbers::Issued);
+                terms.bounds.max_step = Some(0);
             }
         }
         again

@@ -338,7 +338,10 @@ impl<'a> Walk<'a> {
             }
             | Control::ResetAll
             | Control::DiscardAll => match self.state.undeclared_startup() {
-                Some(value) => self.refuse_if_written().and(Err(Unmet::Declare(value))),
+                Some(held) => {
+                    let value = held.value();
+                    self.refuse_if_written().and(Err(Unmet::Declare(value)))
+                }
                 None => self.check_change(self.state.startup_token().cloned()),
             },
             _ => Ok(()),

@@ -82,7 +82,8 @@ impl Tokens {
     pub(super) fn gives_way_to(&self, value: &TokenValue) -> bool {
         match self {
             Self::None => false,
-            Self::Here(held) | Self::Elsewhere(held) => held.is_for(value),
+            Self::Here(held) => held.is_for(value),
+            Self::Elsewhere(held) => held.value() == *value,
         }
     }
 

@@ -327,6 +327,11 @@ pub(crate) async fn try_login(
     };
     let turn = worker.shared.pooling.undecided.acquire();
     let _turn = turn.await.map_err(|_| OpenError::Closed)?;
+    let admissions = &worker.shared.pooling.admissions;
+    // An equal login may have been admitted meanwhile.
+    if let Some(admitted) = admissions.find(&login, Instant::now()) {
+        return Ok(admitted);
+    }
     let _wait = LoginWait { worker, client };
     let Handed {
         id,
@@ -334,12 +339,8 @@ pub(crate) async fn try_login(
         residue,
     } = borrow(worker, client, &login, Access::New, Activity::Idle).await?;
     let greeting = Arc::clone(&backend.greeting);
-    // An equal login may have been admitted meanwhile: then nobody would ask for this connection again.
-    let shared = worker
-        .shared
-        .pooling
-        .admissions
-        .find(&login, Instant::now());
+    // Or during the login itself: then nobody would ask for this connection again.
+    let shared = admissions.find(&login, Instant::now());
     if let Some((shared, _)) = shared.filter(|(shared, _)| *shared != login) {
         backends.ended(worker, id);
         tokio::task::spawn_local(Rc::clone(worker).says_goodbye(Some(backend)));

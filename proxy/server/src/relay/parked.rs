@@ -197,6 +197,8 @@ impl Parked {
             self.client
                 .shown
                 .publish(self.half.activity(), self.half.tokens());
+            // Answering leaves others their turn, too.
+            coop::consume_budget().await;
             self.message().await?;
             let front = self.client.front();
             if matches!(front, Ok(FrontendTag::Terminate)) {
@@ -218,7 +220,6 @@ impl Parked {
                 if needs == Needs::Nothing {
                     self.client.put_own(&answer);
                     self.client.discard_front();
-                    coop::consume_budget().await;
                     continue;
                 }
             }

@@ -10,7 +10,7 @@ use super::{ClientSide, End, Relay};
 use crate::fence::readable::readable;
 use crate::fence::{HeldTokens, Identified, Purpose, Terms};
 use crate::forced_end::{Cause, ForcedEnd};
-use crate::rejection::{Rejection, RejectionKind};
+use crate::rejection::{Bound, Rejection, RejectionKind};
 use crate::rejection_log::SessionLabel;
 use crate::session::read_only::AccessChange;
 use crate::session::tokens::{Declared, Obtained, TokenRequest};
@@ -293,6 +293,14 @@ fn rejection(claimed: Option<(&Scope, Claim)>, error: DeclareError) -> Rejection
         (DeclareError::LeaseHeld { unanswered }, Some((scope, claim))) => {
             Rejection::lease_held(scope, claim, unanswered.as_deref())
         }
+        // No policy says so: the token was accepted before a repair.
+        (
+            DeclareError::OutOfBounds {
+                mark: Some(mark),
+                bound: Bound::MaxStep(0),
+            },
+            Some((scope, claim)),
+        ) => Rejection::behind(scope, claim, mark),
         (DeclareError::OutOfBounds { mark, bound }, Some((scope, claim))) => {
             Rejection::out_of_bounds(scope, claim, mark, bound)
         }
