@@ -34,7 +34,7 @@ use client::ConsoleClient;
 use command::Command;
 pub(crate) use login::Users;
 use login::{Operator, OperatorRole, Refused};
-use table::{Row, RowIter, Rows, columns, object};
+use table::{columns, object};
 
 const DATABASE: &str = "pgpalisade";
 
@@ -97,32 +97,22 @@ pub(crate) struct Facts {
 impl Facts {
     /// The rows of a table as JSON, if HTTP shows that table; its name is in lower case.
     pub(crate) async fn rows(
-        &self,
+        self: &Arc<Self>,
         name: &str,
     ) -> Option<Result<impl ExactSizeIterator<Item = Value> + use<>, String>> {
         let mut tables = tables::all_tables().filter(|_| OVER_HTTP.contains(&name));
         let table = tables.find(|table| table.name.eq_ignore_ascii_case(name))?;
-        let rows = match table.rows {
-            Rows::Many(read) => Ok(read(self)),
-            Rows::Known(read) => Ok(boxed(read(self))),
-            Rows::Asked(ask) => ask(self).await.map(boxed),
-            Rows::Scene(of) => pools::rows(self, of).await.map(boxed),
-        };
+        let rows = table.read(self, |rows| rows).await;
         let columns = columns(table.columns);
         let objects = rows.map(|rows| rows.map(move |row| object(&columns, row)));
         Some(objects.map_err(|error| error.to_string()))
     }
 }
 
-fn boxed(rows: Vec<Row>) -> RowIter {
-    Box::new(rows.into_iter())
-}
-
 /// Parts of the console that the rest of the program provides.
 #[derive(Debug)]
 pub(crate) struct ConsoleParts {
     pub(crate) users: Users,
-    pub(crate) settings: Vec<ShownKey>,
     pub(crate) orders: Orders,
 }
 
@@ -137,11 +127,10 @@ struct ConsoleError {
 
 impl ConsoleError {
     fn new(sqlstate: &'static str, message: impl Into<String>) -> Self {
-        let (message, hint) = (message.into(), "");
         Self {
             sqlstate,
-            message,
-            hint,
+            message: message.into(),
+            hint: "",
         }
     }
 

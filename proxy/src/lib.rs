@@ -16,6 +16,7 @@ mod logging;
 mod newest;
 mod policy_file;
 mod process;
+mod reload;
 mod serve;
 mod service_manager;
 mod signals;

@@ -3,18 +3,12 @@
 use std::fmt::{self, Write as _};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
-use pgpalisade_fence::Fence;
-use pgpalisade_fence::mark_cache::MarkCache;
-use pgpalisade_policies::{ElectedScope, Mode, POLICY_BYTES_MAX, Policy, Remark};
+use pgpalisade_policies::{ElectedScope, POLICY_BYTES_MAX, Policy, Remark};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio_util::sync::CancellationToken;
 
 use crate::config::AuthorityLocation;
-use crate::in_force::InForce;
 
 /// Everything that is wrong with a policy file, never empty. One line for each.
 #[derive(Debug)]
@@ -122,58 +116,5 @@ impl fmt::Display for PolicyFileErrors {
         let lines = self.remarks.iter();
         let lines = lines.map(|remark| Placed(&self.path, remark).to_string());
         f.write_str(&lines.collect::<Vec<_>>().join("\n"))
-    }
-}
-
-/// Puts the policy file into force at each reload.
-pub(crate) struct Reloads {
-    pub(crate) path: PathBuf,
-    pub(crate) cells: Arc<MarkCache>,
-    pub(crate) overall: Mode,
-    pub(crate) authority: AuthorityLocation,
-    pub(crate) fences: watch::Sender<Arc<Fence>>,
-    pub(crate) in_force: InForce,
-}
-
-impl Reloads {
-    pub(crate) async fn run(
-        self,
-        mut asked: mpsc::Receiver<oneshot::Sender<Result<(), String>>>,
-        shutdown: CancellationToken,
-    ) {
-        let each = async {
-            while let Some(done) = asked.recv().await {
-                // The receiver may be gone.
-                let _ = done.send(self.reload().await);
-            }
-        };
-        tokio::select! {
-            () = each => {}
-            () = shutdown.cancelled() => {}
-        }
-    }
-
-    async fn reload(&self) -> Result<(), String> {
-        let (file, authority) = (self.path.clone(), self.authority.clone());
-        // Reads elsewhere, because a file may be slow.
-        let read = tokio::task::spawn_blocking(move || read_for(&file, &authority)).await;
-        let path = self.path.display();
-        let loaded = match read {
-            Ok(read) => read.map_err(|errors| errors.to_string()),
-            Err(error) => Err(error.to_string()),
-        };
-        let fence = loaded.and_then(|Loaded { policy, sha256 }| {
-            let fence = Fence::new(policy, Arc::clone(&self.cells), self.overall);
-            fence
-                .map(|fence| (fence, sha256))
-                .map_err(|error| error.to_string())
-        });
-        let (fence, sha256) = fence.inspect_err(|error| {
-            tracing::error!(%path, %error, "the policy file is not valid: the old policy stays in force");
-        })?;
-        self.fences.send_replace(Arc::new(fence));
-        self.in_force.set_policy(sha256);
-        tracing::info!(%path, "the policy file was read again and is in force");
-        Ok(())
     }
 }

@@ -20,13 +20,14 @@ use rustix::system::uname;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{AuthorityLocation, Config, HttpAddr};
-use crate::console::{ConsoleParts, Facts, OpenConsole};
+use crate::config::{AuthorityLocation, Config, Flags, HttpAddr, RawConfig};
+use crate::console::{ConsoleParts, Facts, OpenConsole, Reloaded};
 use crate::elections;
 use crate::handover::{Handover, Successor};
 use crate::http::{HttpError, HttpListener, HttpServer};
 use crate::in_force::InForce;
-use crate::policy_file::{Loaded, Reloads};
+use crate::policy_file::Loaded;
+use crate::reload::Reload;
 use crate::store::{self, OpenStore, StoreError};
 
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -52,12 +53,13 @@ pub(crate) enum ServeError {
     Scope(#[from] pgpalisade_authority::ScopeError),
 }
 
-#[derive(Debug)]
 pub(crate) struct Signals {
     pub shutdown: CancellationToken,
     /// Cancelled: to end after the last client. Also cancelled with `shutdown`.
     pub closing: CancellationToken,
-    pub reload: mpsc::Receiver<PolicyReloaded>,
+    pub reloads: mpsc::Receiver<Option<Reloaded>>,
+    /// With what the process began, to say what a restart would change.
+    pub begun: (Flags, RawConfig),
     /// Source and destination of the listeners.
     pub handover: Handover,
     pub console: ConsoleParts,
@@ -74,8 +76,6 @@ pub(crate) struct Equipment {
     pub http: Option<HttpListener>,
 }
 
-pub(crate) type PolicyReloaded = oneshot::Sender<Result<(), String>>;
-
 /// Serves until `signals.shutdown` is cancelled, or a new process takes over. Then sessions get the configured time
 /// to finish their transactions. `ready` gets the addresses once connections are accepted.
 ///
@@ -86,9 +86,9 @@ pub(crate) async fn serve(
     config: Config,
     equipment: Equipment,
     signals: Signals,
-    in_force: InForce,
     ready: oneshot::Sender<Vec<ListenAddr>>,
 ) -> Result<(), ServeError> {
+    let config = Arc::new(config);
     let (shutdown, closing) = (signals.shutdown, signals.closing);
     let mut handover = signals.handover;
     let mut listeners = equipment.listeners;
@@ -98,19 +98,36 @@ pub(crate) async fn serve(
         return Ok(());
     };
     let takeover = takeover?;
-    let reloads = (signals.reload, shutdown.clone());
-    let fence = start_fence(&config, equipment.policy, &takeover, &in_force, reloads)?;
+    let (in_force, cells) = (InForce::default(), Arc::clone(takeover.marks()));
+    let fence = Fence::new(equipment.policy.policy, cells, config.policy.mode)?;
+    in_force.set_policy(equipment.policy.sha256);
+    let (fences, fence) = watch::channel(Arc::new(fence));
+    let following = elections::follow(takeover.clone(), fence.clone(), shutdown.clone());
+    drop(tokio::spawn(following));
+    let settings = signals.begun.1.shown();
+    let reload = Reload {
+        begun: Arc::new(signals.begun),
+        config: Arc::clone(&config),
+        rejections: equipment.rejections.clone(),
+        certificates: Arc::clone(&equipment.certificates),
+        logins: equipment.logins.clone(),
+        operators: signals.console.users.accounts.clone(),
+        takeover: takeover.clone(),
+        fences,
+        in_force: in_force.clone(),
+    };
+    drop(tokio::spawn(reload.run(signals.reloads)));
     let mut leaderships = Leaderships::default();
     let grants = grants(&config, &mut leaderships)?;
     let server = Server::start(ServerOptions {
         workers: config.workers,
         max_connections: config.clients.max_connections,
         servers: servers(&config),
-        limits: config.clients.limits,
+        limits: config.clients.limits.clone(),
         batching: config.batching,
         certificates: equipment.certificates,
         logins: equipment.logins,
-        pool: config.clients.pool,
+        pool: config.clients.pool.clone(),
         rejections: equipment.rejections,
         takeover: takeover.clone(),
         fence,
@@ -120,7 +137,7 @@ pub(crate) async fn serve(
     let facts = Arc::new(Facts {
         shared: server.shared().clone(),
         leaderships,
-        settings: signals.console.settings.clone(),
+        settings,
         authority: config.takeover.authority.to_string(),
         in_force,
     });
@@ -206,36 +223,6 @@ fn servers(config: &Config) -> ClusterServers {
         upstream: config.upstream.hosts.clone(),
         control: config.control_hosts(),
     }
-}
-
-/// Puts the policy into force, and follows its elections. Reads its file again on request.
-fn start_fence(
-    config: &Config,
-    loaded: Loaded,
-    takeover: &Takeover,
-    in_force: &InForce,
-    (asked, shutdown): (mpsc::Receiver<PolicyReloaded>, CancellationToken),
-) -> Result<watch::Receiver<Arc<Fence>>, ServeError> {
-    let cells = takeover.marks();
-    let fence = Fence::new(loaded.policy, Arc::clone(cells), config.policy.mode)?;
-    in_force.set_policy(loaded.sha256);
-    let (fences, fence) = watch::channel(Arc::new(fence));
-    let reloads = config.policy.file.clone().map(|path| Reloads {
-        path,
-        cells: Arc::clone(cells),
-        overall: config.policy.mode,
-        authority: config.takeover.authority.clone(),
-        fences,
-        in_force: in_force.clone(),
-    });
-    let following = elections::follow(takeover.clone(), fence.clone(), shutdown.clone());
-    drop(tokio::spawn(following));
-    // Answers requests for a reload even without a file.
-    match reloads {
-        Some(reloads) => drop(tokio::spawn(reloads.run(asked, shutdown))),
-        None => drop(asked),
-    }
-    Ok(fence)
 }
 
 async fn start_http(

@@ -17,7 +17,6 @@ mod package_files;
 mod recover;
 mod rejection_file;
 mod rejections;
-mod reload;
 mod report;
 mod scope;
 mod serve;

@@ -9,7 +9,6 @@ use rustix::process::Signal;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::reload::Reload;
 use super::settings::Settings;
 use super::text::print;
 use super::{Failure, failed, open_files, runtime};
@@ -17,7 +16,6 @@ use crate::config::{Config, Environment, RawConfig};
 use crate::console::{ConsoleParts, Orders, Stop, Users};
 use crate::handover::{Handover, Predecessor};
 use crate::http::HttpError;
-use crate::in_force::InForce;
 use crate::local::{Local, Purpose};
 use crate::serve::{self, Equipment, ServeError};
 use crate::signals::Signals;
@@ -69,39 +67,27 @@ async fn serve(args: &ServeArgs, written: RawConfig, config: Config) -> Result<(
         handover.predecessor = Some(Predecessor::receive().map_err(failed)?);
     }
     let (equipment, users) = equipment(&config, handover.predecessor.as_mut()).await?;
-    let (policies, policy_reloads) = mpsc::channel(1);
     let (orders, reloads, stops) = Orders::new();
-    let in_force = InForce::default();
-    let reload = Reload {
-        begun: Arc::new((args.settings.clone(), written.clone())),
-        rejections: equipment.rejections.clone(),
-        certificates: Arc::clone(&equipment.certificates),
-        logins: equipment.logins.clone(),
-        operators: users.accounts.clone(),
-        policy: policies,
-        in_force: in_force.clone(),
-    };
     let shutdown = CancellationToken::new();
     let closing = shutdown.child_token();
     let signals = serve::Signals {
         shutdown: shutdown.clone(),
         closing: closing.clone(),
-        reload: policy_reloads,
+        reloads,
+        begun: (args.settings.0.clone(), written),
         handover,
         console: ConsoleParts {
             users,
-            settings: written.shown(),
             orders: orders.clone(),
         },
     };
     let places = places(&config);
     let (ready, is_ready) = oneshot::channel();
-    let serving = serve::serve(config, equipment, signals, in_force, ready);
+    let serving = serve::serve(config, equipment, signals, ready);
     let announced = async { announce(is_ready.await.ok(), &places) };
     let signalled = Signalled {
         shutdown,
         closing,
-        reloading: reload.run(reloads),
         orders,
         stops,
         upgrades,
@@ -158,10 +144,9 @@ fn places(config: &Config) -> String {
 }
 
 /// Effects of signals and the console.
-struct Signalled<R> {
+struct Signalled {
     shutdown: CancellationToken,
     closing: CancellationToken,
-    reloading: R,
     orders: Orders,
     stops: mpsc::Receiver<Stop>,
     upgrades: mpsc::Sender<()>,
@@ -172,11 +157,9 @@ struct Signalled<R> {
 async fn obey(
     server: impl Future<Output = Result<(), ServeError>>,
     announced: impl Future<Output = ()>,
-    signalled: Signalled<impl Future<Output = ()>>,
+    mut signalled: Signalled,
 ) -> Result<(), Failure> {
-    let (shutdown, closing) = (signalled.shutdown, signalled.closing);
-    let (reloading, mut stops) = (signalled.reloading, signalled.stops);
-    let mut is_replaced = signalled.is_replaced;
+    let shutdown = signalled.shutdown;
     let mut replaced = false;
     let heard = [Signal::INT, Signal::TERM, Signal::HUP, Signal::USR2];
     let mut signals = Signals::listen(&heard).map_err(failed)?;
@@ -192,22 +175,21 @@ async fn obey(
         announced.await;
         std::future::pending::<()>().await;
     };
-    tokio::pin!(server, announced, reloading, watchdog);
+    tokio::pin!(server, announced, watchdog);
     loop {
         tokio::select! {
             result = &mut server => return result.map_err(failed),
             () = &mut announced => {}
-            () = &mut reloading => {}
             () = &mut watchdog, if !replaced => {}
-            Ok(pid) = &mut is_replaced, if !replaced => {
+            Ok(pid) = &mut signalled.is_replaced, if !replaced => {
                 replaced = true;
                 service_manager::replaced_by(pid);
             }
-            Some(order) = stops.recv() => match order {
+            Some(order) = signalled.stops.recv() => match order {
                 Stop::Now => stop(replaced),
                 Stop::WhenClientsHaveLeft => {
                     tracing::info!("no more clients are accepted; the proxy ends when the last one has left");
-                    closing.cancel();
+                    signalled.closing.cancel();
                 }
             },
             signal = signals.next() => match signal {

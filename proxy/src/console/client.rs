@@ -20,8 +20,8 @@ use pgpalisade_wire::frontend::{
 
 use super::command::Command;
 use super::login::Operator;
-use super::table::{Row, Rows, Table, data_row, unreadable};
-use super::{Console, ConsoleError, pools};
+use super::table::{Row, Table, data_row};
+use super::{Console, ConsoleError};
 
 /// Limit of a client's prepared statements, and of its portals.
 const NAMES_MAX: usize = 64;
@@ -187,16 +187,8 @@ impl ConsoleClient {
         Ok(())
     }
 
-    /// On another thread, since tables may be long.
     async fn rows(&self, table: &'static Table) -> Result<Vec<Row>, ConsoleError> {
-        let console = Arc::clone(&self.console);
-        let reading = match table.rows {
-            Rows::Asked(ask) => return ask(&console.facts).await,
-            Rows::Scene(of) => return pools::rows(&console.facts, of).await,
-            Rows::Known(read) => tokio::task::spawn_blocking(move || read(&console.facts)),
-            Rows::Many(read) => tokio::task::spawn_blocking(move || read(&console.facts).collect()),
-        };
-        reading.await.map_err(unreadable)
+        table.read(&self.console.facts, Iterator::collect).await
     }
 
     async fn send(&mut self, rows: impl Iterator<Item = Row>, formats: &[i16]) -> io::Result<()> {
@@ -294,10 +286,10 @@ impl ConsoleClient {
                 None => self.rows(table).await?.into_iter(),
             };
             // As in PostgreSQL, zero and less mean all.
-            let most = usize::try_from(execute.max_rows)
-                .ok()
-                .filter(|most| *most > 0);
-            let most = most.unwrap_or(usize::MAX);
+            let most = match usize::try_from(execute.max_rows) {
+                Ok(most @ 1..) => most,
+                _ => usize::MAX,
+            };
             self.send(rows.by_ref().take(most), &formats).await?;
             let is_over = rows.len() == 0;
             if let Some(portal) = self.portals.get_mut(&name) {

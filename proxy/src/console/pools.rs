@@ -11,10 +11,10 @@ use pgpalisade_server::client_table::{ClientEntry, ClientState, Encryption};
 use pgpalisade_server::hosts::UpstreamAddr;
 use pgpalisade_server::metrics::ServerState;
 use pgpalisade_server::pause::Traffic;
-use pgpalisade_server::pooling::view::{LoginNames, PoolView, SharedServer};
+use pgpalisade_server::pooling::view::{LoginNames, Opened, PoolView, SharedServer};
 
 use super::pausing::stuck;
-use super::table::{ANSWER_WITHIN, Cell, Row, unreadable};
+use super::table::{ANSWER_WITHIN, Cell, Row};
 use super::{ConsoleError, Facts};
 
 /// Clients and server connections at one moment.
@@ -56,29 +56,19 @@ impl Sums {
     }
 }
 
-/// Makes the rows of a table from what the workers say, on another thread, since tables may be long.
-pub(super) async fn rows(
-    facts: &Facts,
-    of: fn(&Scene) -> Vec<Row>,
-) -> Result<Vec<Row>, ConsoleError> {
-    let shared = &facts.shared;
-    let pools = tokio::time::timeout(ANSWER_WITHIN, shared.pooling.pools.view()).await;
-    let mut scene = Scene {
-        primary: primary(facts),
-        traffic: shared.pause.traffic(),
-        mode: shared.pooling.mode(),
-        clients: Vec::new(),
-        pools: pools.map_err(|_| stuck())?,
-    };
-    let connected = shared.connected.clone();
-    let making = tokio::task::spawn_blocking(move || {
-        scene.clients = connected.all();
-        of(&scene)
-    });
-    making.await.map_err(unreadable)
-}
-
 impl Scene {
+    pub(super) async fn now(facts: &Facts) -> Result<Self, ConsoleError> {
+        let shared = &facts.shared;
+        let pools = tokio::time::timeout(ANSWER_WITHIN, shared.pooling.pools.view()).await;
+        Ok(Self {
+            primary: primary(facts),
+            traffic: shared.pause.traffic(),
+            mode: shared.pooling.mode(),
+            pools: pools.map_err(|_| stuck())?,
+            clients: shared.connected.all(),
+        })
+    }
+
     pub(super) fn clients(&self) -> Vec<Row> {
         let waits = self.pools.waits.iter();
         let waits: HashMap<u64, Duration> = waits.map(|wait| (wait.client, wait.waited)).collect();
@@ -89,11 +79,10 @@ impl Scene {
     /// Those of one client each, and the shared ones.
     pub(super) fn servers(&self) -> Vec<Row> {
         let own = self.clients.iter().filter_map(|entry| own_server(entry));
-        let shared = self.pools.servers.iter().map(shared_server);
-        // A session ends when its server is deposed.
-        let (addr, port) = self.primary.clone();
-        let row = |server: ServerRow| server.cells(addr.clone(), port.clone());
-        own.chain(shared).map(row).collect()
+        let own = own.map(|server| self.server_row(&server));
+        let shared = self.pools.servers.iter();
+        own.chain(shared.map(|server| self.server_row(server)))
+            .collect()
     }
 
     pub(super) fn pools(&self) -> Vec<Row> {
@@ -170,6 +159,33 @@ impl Scene {
         .into()
     }
 
+    fn server_row(&self, server: &SharedServer) -> Row {
+        // A session ends when its server is deposed.
+        let (addr, port) = self.primary.clone();
+        let pid = server.opened.map(|opened| opened.pid);
+        vec![
+            "S".into(),
+            server.names.user.as_str().into(),
+            server.names.database.as_str().into(),
+            // pgbouncer's words, where it has one.
+            match server.state {
+                ServerState::Resetting => "tested".into(),
+                ServerState::Opening => "new".into(),
+                state => state.as_str().into(),
+            },
+            addr,
+            port,
+            server.opened.map(|opened| connect_time(opened.at)).into(),
+            Cell::Number(server.is_leaving.into()),
+            pid.map(server_ptr).into(),
+            server.client.map(client_ptr).into(),
+            pid.into(),
+            server.names.application_name.as_deref().into(),
+            server.client.into(),
+            server.tokens.as_deref().into(),
+        ]
+    }
+
     fn sums(&self) -> BTreeMap<PoolKey, Sums> {
         let mut all: BTreeMap<PoolKey, Sums> = BTreeMap::new();
         let waiting: BTreeSet<u64> = self.pools.waits.iter().map(|wait| wait.client).collect();
@@ -243,7 +259,7 @@ fn client_row(entry: &ClientEntry, wait: Option<Duration>) -> Row {
         rest,
         client_ptr(entry.id),
         entry.server_pid().map(server_ptr).into(),
-        pid(entry.server_pid()),
+        entry.server_pid().into(),
         match client.encryption {
             Encryption::Tls => "TLS".into(),
             Encryption::None => "".into(),
@@ -256,74 +272,28 @@ fn client_row(entry: &ClientEntry, wait: Option<Duration>) -> Row {
     ]
 }
 
-/// A server connection, without its address.
-struct ServerRow {
-    names: LoginNames,
-    state: &'static str,
-    at: Option<SystemTime>,
-    pid: Option<i32>,
-    client: Option<u64>,
-    is_leaving: bool,
-    tokens: Option<String>,
-}
-
-fn own_server(entry: &ClientEntry) -> Option<ServerRow> {
+/// A server connection of one client, as the shared ones are shown.
+fn own_server(entry: &ClientEntry) -> Option<SharedServer> {
     let facts = entry.facts();
     let label = facts.label?;
     if facts.pool_mode == PoolMode::Transaction {
         return None;
     }
-    Some(ServerRow {
+    Some(SharedServer {
         names: LoginNames {
             user: label.user.clone(),
             database: label.database.clone(),
             application_name: label.application_name.clone(),
         },
-        state: "active",
-        at: Some(entry.since),
-        pid: Some(entry.server_pid()?),
+        state: ServerState::Active,
+        opened: Some(Opened {
+            pid: entry.server_pid()?,
+            at: entry.since,
+        }),
         client: Some(entry.id),
+        tokens: facts.tokens.map(|tokens| tokens.to_string().into()),
         is_leaving: false,
-        tokens: facts.tokens.map(|tokens| tokens.to_string()),
     })
-}
-
-fn shared_server(server: &SharedServer) -> ServerRow {
-    ServerRow {
-        names: server.names.clone(),
-        // pgbouncer's words, where it has one.
-        state: match server.state {
-            ServerState::Resetting => "tested",
-            ServerState::Opening => "new",
-            state => state.as_str(),
-        },
-        at: server.opened.map(|opened| opened.at),
-        pid: server.opened.map(|opened| opened.pid),
-        client: server.client,
-        is_leaving: server.is_leaving,
-        tokens: server.tokens.as_deref().map(str::to_owned),
-    }
-}
-
-impl ServerRow {
-    fn cells(self, addr: Cell, port: Cell) -> Row {
-        vec![
-            "S".into(),
-            self.names.user.into(),
-            self.names.database.into(),
-            self.state.into(),
-            addr,
-            port,
-            self.at.map_or(Cell::Null, connect_time),
-            Cell::Number(self.is_leaving.into()),
-            self.pid.map(server_ptr).into(),
-            self.client.map_or(Cell::Null, client_ptr),
-            pid(self.pid),
-            self.names.application_name.into(),
-            self.client.into(),
-            self.tokens.into(),
-        ]
-    }
 }
 
 /// A name for the column `ptr`, and for the `link` to it.
@@ -335,16 +305,10 @@ fn server_ptr(pid: i32) -> String {
     format!("s{pid}")
 }
 
-fn pid(pid: Option<i32>) -> Cell {
-    pid.map_or(Cell::Null, |pid| Cell::Number(pid.into()))
-}
-
 /// Whole seconds, and the microseconds after them.
 fn seconds(time: Duration) -> (Cell, Cell) {
-    (
-        time.as_secs().into(),
-        Cell::Number(time.subsec_micros().into()),
-    )
+    let micros = Cell::Number(time.subsec_micros().into());
+    (time.as_secs().into(), micros)
 }
 
 fn connect_time(time: SystemTime) -> Cell {

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use pgpalisade_fence::readable::without_controls;
@@ -9,6 +10,7 @@ use pgpalisade_rejection_log::rfc3339;
 use pgpalisade_wire::encode::{self, DataRow, FieldDescription, RowDescription};
 use serde::Serialize;
 use serde_json::Value;
+use tokio::task::spawn_blocking;
 
 use super::pools::Scene;
 use super::{ConsoleError, Facts, SEE_LOG};
@@ -36,6 +38,12 @@ impl From<&str> for Cell {
 impl From<String> for Cell {
     fn from(text: String) -> Self {
         Self::from(text.as_str())
+    }
+}
+
+impl From<i32> for Cell {
+    fn from(number: i32) -> Self {
+        Self::Number(number.into())
     }
 }
 
@@ -106,12 +114,6 @@ pub(super) enum Rows {
 pub(super) type QueryResult<'a> =
     Pin<Box<dyn Future<Output = Result<Vec<Row>, ConsoleError>> + Send + 'a>>;
 
-/// The thread that makes the rows has failed.
-pub(super) fn unreadable(error: tokio::task::JoinError) -> ConsoleError {
-    tracing::error!(%error, "the console");
-    ConsoleError::new("58000", "the table could not be read").hint(SEE_LOG)
-}
-
 /// The control connection or the authority has not answered.
 pub(super) fn unanswered(why: impl ToString) -> ConsoleError {
     ConsoleError::new("08006", why.to_string()).hint("SHOW AUTHORITY shows the reason.")
@@ -143,6 +145,29 @@ fn format(formats: &[i16], number: usize) -> i16 {
 }
 
 impl Table {
+    /// Makes the rows on another thread, since tables may be long, and takes of them there what is to be shown.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        facts: &Arc<Facts>,
+        take: fn(RowIter) -> T,
+    ) -> Result<T, ConsoleError> {
+        let boxed = |rows: Vec<Row>| -> RowIter { Box::new(rows.into_iter()) };
+        let facts = Arc::clone(facts);
+        let making = match self.rows {
+            Rows::Asked(ask) => return Ok(take(boxed(ask(&facts).await?))),
+            Rows::Scene(of) => {
+                let scene = Scene::now(&facts).await?;
+                spawn_blocking(move || take(boxed(of(&scene))))
+            }
+            Rows::Known(read) => spawn_blocking(move || take(boxed(read(&facts)))),
+            Rows::Many(read) => spawn_blocking(move || take(read(&facts))),
+        };
+        making.await.map_err(|error| {
+            tracing::error!(%error, "the console");
+            ConsoleError::new("58000", "the table could not be read").hint(SEE_LOG)
+        })
+    }
+
     pub(super) fn description(&self, formats: &[i16]) -> RowDescription {
         let columns = columns(self.columns);
         let fields = columns.iter().enumerate().map(|(number, column)| {

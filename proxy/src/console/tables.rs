@@ -140,10 +140,7 @@ fn sessions(facts: &Facts) -> RowIter {
             yes(client.encryption == Encryption::Tls).into(),
             entry.state().as_str().into(),
             client.tokens.map(|tokens| tokens.to_string()).into(),
-            entry
-                .server_pid()
-                .map(|pid| Cell::Number(pid.into()))
-                .into(),
+            entry.server_pid().into(),
         ]
     };
     rows(facts.shared.connected.all(), row)
@@ -237,7 +234,7 @@ fn proxies(facts: &Facts) -> QueryResult<'_> {
         let row = |proxy: Proxy| {
             let holder = proxy.holder;
             vec![
-                holder.pid.map(|pid| Cell::Number(pid.into())).into(),
+                holder.pid.into(),
                 holder.client_addr.into(),
                 holder.application_name.into(),
                 proxy.since.and_then(moment).map(time).into(),
