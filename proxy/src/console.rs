@@ -109,13 +109,6 @@ impl Facts {
     }
 }
 
-/// Parts of the console that the rest of the program provides.
-#[derive(Debug)]
-pub(crate) struct ConsoleParts {
-    pub(crate) users: Users,
-    pub(crate) orders: Orders,
-}
-
 /// An error for the client.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
@@ -155,14 +148,19 @@ struct Console {
 }
 
 impl OpenConsole {
-    pub(crate) fn open(listener: Listener, parts: ConsoleParts, facts: Arc<Facts>) -> Self {
+    pub(crate) fn open(
+        listener: Listener,
+        users: Users,
+        orders: Orders,
+        facts: Arc<Facts>,
+    ) -> Self {
         if let Ok(address) = listener.address() {
             tracing::info!(%address, "the console is open");
         }
         let console = Arc::new(Console {
             facts,
-            orders: parts.orders,
-            users: parts.users,
+            orders,
+            users,
             readers: Arc::new(Semaphore::new(OPERATORS_MAX)),
             admins: Arc::new(Semaphore::new(OPERATORS_MAX)),
         });

@@ -22,8 +22,7 @@ pub(crate) enum Purpose {
     Check,
 }
 
-/// Resources, and errors for those that could not be taken. Both commands name every field, so that neither misses a
-/// new one.
+/// Resources, and errors for those that could not be taken. `check` names every field, so that it misses no new one.
 pub(crate) struct Local {
     pub(crate) policy: Result<Loaded, PolicyFileErrors>,
     pub(crate) rejections: Result<RejectionLog, RejectionLogError>,

@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{AuthorityLocation, Config, Flags, HttpAddr, RawConfig};
-use crate::console::{ConsoleParts, Facts, OpenConsole, Reloaded};
+use crate::console::{Facts, OpenConsole, Orders, Reloaded, Users};
 use crate::elections;
 use crate::handover::{Handover, Successor};
 use crate::http::{HttpError, HttpListener, HttpServer};
@@ -62,7 +62,7 @@ pub(crate) struct Signals {
     pub begun: (Flags, RawConfig),
     /// Source and destination of the listeners.
     pub handover: Handover,
-    pub console: ConsoleParts,
+    pub orders: Orders,
 }
 
 pub(crate) struct Equipment {
@@ -70,6 +70,7 @@ pub(crate) struct Equipment {
     pub rejections: RejectionLog,
     pub certificates: Arc<Certificates>,
     pub logins: Logins,
+    pub users: Users,
     /// The last one is the console's, if it has one.
     pub listeners: Vec<Listener>,
     /// `None` also while the predecessor has the address.
@@ -84,56 +85,38 @@ pub(crate) struct Equipment {
 /// [`ServeError`] if it cannot begin to serve.
 pub(crate) async fn serve(
     config: Config,
-    equipment: Equipment,
+    mut equipment: Equipment,
     signals: Signals,
     ready: oneshot::Sender<Vec<ListenAddr>>,
 ) -> Result<(), ServeError> {
     let config = Arc::new(config);
     let (shutdown, closing) = (signals.shutdown, signals.closing);
     let mut handover = signals.handover;
-    let mut listeners = equipment.listeners;
-    let starting = start(&config, &listeners, &mut handover);
+    let starting = start(&config, &equipment.listeners, &mut handover);
     // A process that has not taken over leaves everything to its predecessor.
     let Some(takeover) = shutdown.run_until_cancelled(starting).await else {
         return Ok(());
     };
     let takeover = takeover?;
-    let (in_force, cells) = (InForce::default(), Arc::clone(takeover.marks()));
-    let fence = Fence::new(equipment.policy.policy, cells, config.policy.mode)?;
-    in_force.set_policy(equipment.policy.sha256);
-    let (fences, fence) = watch::channel(Arc::new(fence));
-    let following = elections::follow(takeover.clone(), fence.clone(), shutdown.clone());
-    drop(tokio::spawn(following));
+    let policy = std::mem::take(&mut equipment.policy);
+    let (fences, in_force) = put_into_force(&config, policy, &takeover, &shutdown)?;
+    let mut leaderships = Leaderships::default();
+    let grants = grants(&config, &mut leaderships)?;
+    let options = options(&config, &equipment, &takeover, &fences, &leaderships);
+    let server = Server::start(options).map_err(ServeError::Worker)?;
     let settings = signals.begun.1.shown();
     let reload = Reload {
         begun: Arc::new(signals.begun),
         config: Arc::clone(&config),
-        rejections: equipment.rejections.clone(),
-        certificates: Arc::clone(&equipment.certificates),
-        logins: equipment.logins.clone(),
-        operators: signals.console.users.accounts.clone(),
+        rejections: equipment.rejections,
+        certificates: equipment.certificates,
+        logins: equipment.logins,
+        operators: equipment.users.accounts.clone(),
         takeover: takeover.clone(),
         fences,
         in_force: in_force.clone(),
     };
     drop(tokio::spawn(reload.run(signals.reloads)));
-    let mut leaderships = Leaderships::default();
-    let grants = grants(&config, &mut leaderships)?;
-    let server = Server::start(ServerOptions {
-        workers: config.workers,
-        max_connections: config.clients.max_connections,
-        servers: servers(&config),
-        limits: config.clients.limits.clone(),
-        batching: config.batching,
-        certificates: equipment.certificates,
-        logins: equipment.logins,
-        pool: config.clients.pool.clone(),
-        rejections: equipment.rejections,
-        takeover: takeover.clone(),
-        fence,
-        leaderships: leaderships.clone(),
-    });
-    let server = server.map_err(ServeError::Worker)?;
     let facts = Arc::new(Facts {
         shared: server.shared().clone(),
         leaderships,
@@ -142,12 +125,15 @@ pub(crate) async fn serve(
         in_force,
     });
     if let Some(mut old) = handover.predecessor.take() {
-        old.take_over(&listeners).await;
+        old.take_over(&equipment.listeners).await;
     }
     let http = start_http(config.http.as_ref(), equipment.http, &facts, &closing).await?;
-    let console = config.console.as_ref().and_then(|_| listeners.pop());
-    let console = console.map(|listener| OpenConsole::open(listener, signals.console, facts));
-    let accepting = server.accept(listeners.into_iter().zip(grants).collect());
+    let console = config.console.as_ref();
+    let console = console.and_then(|_| equipment.listeners.pop());
+    let open = |listener| OpenConsole::open(listener, equipment.users, signals.orders, facts);
+    let console = console.map(open);
+    let listeners = equipment.listeners.into_iter().zip(grants);
+    let accepting = server.accept(listeners.collect());
     let _ = ready.send(accepting.addresses()); // The receiver may be gone.
 
     let successor = successor(&accepting, console.as_ref(), &mut handover);
@@ -162,6 +148,48 @@ pub(crate) async fn serve(
     server.stop(config.shutdown_grace).await;
     takeover.give_back_leases().await;
     Ok(())
+}
+
+/// Puts the policy into force, and follows its elections.
+fn put_into_force(
+    config: &Config,
+    loaded: Loaded,
+    takeover: &Takeover,
+    shutdown: &CancellationToken,
+) -> Result<(watch::Sender<Arc<Fence>>, InForce), ServeError> {
+    let (in_force, cells) = (InForce::default(), Arc::clone(takeover.marks()));
+    let fence = Fence::new(loaded.policy, cells, config.policy.mode)?;
+    in_force.set_policy(loaded.sha256);
+    let (fences, fence) = watch::channel(Arc::new(fence));
+    let following = elections::follow(takeover.clone(), fence, shutdown.clone());
+    drop(tokio::spawn(following));
+    Ok((fences, in_force))
+}
+
+fn options(
+    config: &Config,
+    equipment: &Equipment,
+    takeover: &Takeover,
+    fences: &watch::Sender<Arc<Fence>>,
+    leaderships: &Leaderships,
+) -> ServerOptions {
+    ServerOptions {
+        workers: config.workers,
+        max_connections: config.clients.max_connections,
+        servers: ClusterServers {
+            upstream: config.upstream.hosts.clone(),
+            control: config.control_hosts(),
+        },
+        limits: config.clients.limits.clone(),
+        batching: config.batching,
+        certificates: Arc::clone(&equipment.certificates),
+        logins: equipment.logins.clone(),
+        pool: config.clients.pool.clone(),
+        rejections: equipment.rejections.clone(),
+        takeover: takeover.clone(),
+        fence: fences.subscribe(),
+        leaderships: leaderships.clone(),
+    }
 }
 
 /// What each listener for clients gives to its sessions, in the order of the listeners.
@@ -216,13 +244,6 @@ async fn successor(
     let all = console.map(|console| &console.listener).into_iter();
     let all: Vec<_> = all.chain(&accepting.listeners).cloned().collect();
     handover.successor(&all).await
-}
-
-fn servers(config: &Config) -> ClusterServers {
-    ClusterServers {
-        upstream: config.upstream.hosts.clone(),
-        control: config.control_hosts(),
-    }
 }
 
 async fn start_http(

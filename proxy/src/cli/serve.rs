@@ -13,7 +13,7 @@ use super::settings::Settings;
 use super::text::print;
 use super::{Failure, failed, open_files, runtime};
 use crate::config::{Config, Environment, RawConfig};
-use crate::console::{ConsoleParts, Orders, Stop, Users};
+use crate::console::{Orders, Stop};
 use crate::handover::{Handover, Predecessor};
 use crate::http::HttpError;
 use crate::local::{Local, Purpose};
@@ -66,7 +66,7 @@ async fn serve(args: &ServeArgs, written: RawConfig, config: Config) -> Result<(
     if args.successor {
         handover.predecessor = Some(Predecessor::receive().map_err(failed)?);
     }
-    let (equipment, users) = equipment(&config, handover.predecessor.as_mut()).await?;
+    let equipment = equipment(&config, handover.predecessor.as_mut()).await?;
     let (orders, reloads, stops) = Orders::new();
     let shutdown = CancellationToken::new();
     let closing = shutdown.child_token();
@@ -76,10 +76,7 @@ async fn serve(args: &ServeArgs, written: RawConfig, config: Config) -> Result<(
         reloads,
         begun: (args.settings.0.clone(), written),
         handover,
-        console: ConsoleParts {
-            users,
-            orders: orders.clone(),
-        },
+        orders: orders.clone(),
     };
     let places = places(&config);
     let (ready, is_ready) = oneshot::channel();
@@ -100,22 +97,16 @@ async fn serve(args: &ServeArgs, written: RawConfig, config: Config) -> Result<(
 async fn equipment(
     config: &Config,
     predecessor: Option<&mut Predecessor>,
-) -> Result<(Equipment, Users), Failure> {
+) -> Result<Equipment, Failure> {
     let is_successor = predecessor.is_some();
-    let Local {
-        policy,
-        rejections,
-        certificates,
-        logins,
-        users,
-        listeners,
-        http,
-    } = Local::take(config, Purpose::Serve, predecessor).await;
-    let policy = policy.map_err(|errors| Failure::Usage(errors.to_string()))?;
+    let local = Local::take(config, Purpose::Serve, predecessor).await;
+    let policy = local
+        .policy
+        .map_err(|errors| Failure::Usage(errors.to_string()))?;
     let listen = |(address, listener): (ListenAddr, io::Result<Listener>)| {
         listener.map_err(|source| failed(ServeError::Listen { address, source }))
     };
-    let http = match http {
+    let http = match local.http {
         // The predecessor holds the address until it learns that this process serves.
         Err(HttpError::Listen { source, .. })
             if is_successor && source.kind() == io::ErrorKind::AddrInUse =>
@@ -124,18 +115,16 @@ async fn equipment(
         }
         http => http.map_err(failed)?,
     };
-    let equipment = Equipment {
+    let listeners = local.listeners.into_iter().map(listen);
+    Ok(Equipment {
         policy,
-        rejections: rejections.map_err(failed)?,
-        certificates: Arc::new(certificates.map_err(failed)?),
-        logins: logins.map_err(failed)?,
-        listeners: listeners
-            .into_iter()
-            .map(listen)
-            .collect::<Result<_, _>>()?,
+        rejections: local.rejections.map_err(failed)?,
+        certificates: Arc::new(local.certificates.map_err(failed)?),
+        logins: local.logins.map_err(failed)?,
+        users: local.users.map_err(failed)?,
+        listeners: listeners.collect::<Result<_, _>>()?,
         http,
-    };
-    Ok((equipment, users.map_err(failed)?))
+    })
 }
 
 fn places(config: &Config) -> String {

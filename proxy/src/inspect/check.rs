@@ -26,7 +26,6 @@ use super::{step_within, store};
 use crate::config::Config;
 use crate::policy_file::PolicyFileErrors;
 use machine::Endpoint;
-use postgres::Proxies;
 
 struct FindingSink<'a> {
     tell: &'a mut dyn FnMut(Finding),
@@ -79,7 +78,7 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
             } else {
                 seen + 1
             };
-            let proxies = Proxies::of(&config.takeover.authority, count);
+            let proxies = postgres::sharing(&config.takeover.authority, count);
             postgres::checks(config, control, &hosts, proxies, within, report).await
         }
         None => {

@@ -60,22 +60,17 @@ pub(super) async fn checks(config: &Config, report: &mut FindingSink<'_>) -> Tri
         tried: listener.map(drop),
     };
     let mut places: Vec<Endpoint> = listeners.into_iter().map(place).collect();
-    let token = match http {
-        Ok(None) => None,
-        Ok(Some(listener)) => {
-            let name = format!("{} (http)", listener.address());
-            let tried = Ok(());
-            places.push(Endpoint { name, tried });
-            None
-        }
+    let (http, token) = match http {
+        Ok(http) => (http.map(|http| (http.address().to_string(), Ok(()))), None),
         Err(HttpError::Listen { address, source }) => {
-            let name = format!("{address} (http)");
-            let tried = Err(source);
-            places.push(Endpoint { name, tried });
-            None
+            (Some((address.to_string(), Err(source))), None)
         }
-        Err(error) => Some(error.to_string()),
+        Err(error) => (None, Some(error.to_string())),
     };
+    places.extend(http.map(|(address, tried)| Endpoint {
+        name: format!("{address} (http)"),
+        tried,
+    }));
     let files = [
         certificates.err().map(|error| error.to_string()),
         users.err().map(|error| error.to_string()),

@@ -19,17 +19,11 @@ use crate::config::{AuthorityLocation, Config};
 
 pub(super) const CHECKS: RangeInclusive<Check> = Check::Primary..=Check::Witness;
 
-/// Number of proxies that share the server's connections, including this one.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Proxies(NonZeroUsize);
-
-impl Proxies {
-    /// At least one, and exactly one for an embedded store.
-    pub(super) fn of(location: &AuthorityLocation, seen: usize) -> Self {
-        Self(match location {
-            AuthorityLocation::Embedded(_) => NonZeroUsize::MIN,
-            _ => NonZeroUsize::new(seen).unwrap_or(NonZeroUsize::MIN),
-        })
+/// Number of proxies that share the server's connections, including this one: exactly one for an embedded store.
+pub(super) fn sharing(location: &AuthorityLocation, seen: usize) -> NonZeroUsize {
+    match location {
+        AuthorityLocation::Embedded(_) => NonZeroUsize::MIN,
+        _ => NonZeroUsize::new(seen).unwrap_or(NonZeroUsize::MIN),
     }
 }
 
@@ -37,7 +31,7 @@ pub(super) async fn checks(
     config: &Config,
     control: &Chosen,
     hosts: &[Host],
-    proxies: Proxies,
+    proxies: NonZeroUsize,
     within: Duration,
     report: &mut FindingSink<'_>,
 ) -> Witnessed {
@@ -270,7 +264,7 @@ fn another_pgpalisade(addr: &UpstreamAddr) -> CheckResult {
     )
 }
 
-async fn connections(config: &Config, control: &Chosen, Proxies(count): Proxies) -> CheckResult {
+async fn connections(config: &Config, control: &Chosen, count: NonZeroUsize) -> CheckResult {
     let places = match control.connection.look(cluster::places).await {
         Ok(places) => places,
         Err(error) => return CheckResult::unanswered(&error),
