@@ -10,6 +10,7 @@ use pg_query::NodeEnum;
 use pg_query::protobuf::{
     DoStmt, Node, OnCommitAction, RangeVar, SelectStmt, VariableSetKind, VariableSetStmt,
 };
+use strum::{IntoStaticStr, VariantArray};
 
 use crate::control::Control;
 use crate::effects::{Effects, Tables};
@@ -21,7 +22,8 @@ use crate::settings::{self, Literal, Setting, literal};
 const WITH_HOLD: i32 = 0x20;
 
 /// A thing that outlives its transaction. The later ones matter more: what is left by several texts is the last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Leftover {
     /// A setting of the session, or its role.
     Setting,
@@ -49,30 +51,12 @@ impl Leftover {
         self >= Self::Unread
     }
 
-    pub const ALL: [Self; 8] = [
-        Self::Setting,
-        Self::Statement,
-        Self::Cursor,
-        Self::Temporary,
-        Self::Channel,
-        Self::Lock,
-        Self::Unread,
-        Self::Process,
-    ];
+    pub const ALL: &[Self] = Self::VARIANTS;
 
     /// Name for programs.
     #[must_use]
-    pub const fn kind(self) -> &'static str {
-        match self {
-            Self::Setting => "setting",
-            Self::Statement => "statement",
-            Self::Cursor => "cursor",
-            Self::Temporary => "temporary",
-            Self::Channel => "channel",
-            Self::Lock => "lock",
-            Self::Unread => "unread",
-            Self::Process => "process",
-        }
+    pub fn kind(self) -> &'static str {
+        self.into()
     }
 
     /// Name for people.

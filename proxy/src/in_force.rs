@@ -8,9 +8,11 @@ use pgpalisade_server::metrics::family;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::gauge::ConstGauge;
+use strum::{IntoStaticStr, VariantArray};
 
 /// Files that a reload reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum Reread {
     /// Applies at the next start.
     Config,
@@ -18,26 +20,6 @@ pub(crate) enum Reread {
     Tls,
     Users,
     ConsoleUsers,
-}
-
-impl Reread {
-    pub(crate) const ALL: [Self; 5] = [
-        Self::Config,
-        Self::Policy,
-        Self::Tls,
-        Self::Users,
-        Self::ConsoleUsers,
-    ];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Config => "config",
-            Self::Policy => "policy",
-            Self::Tls => "tls",
-            Self::Users => "users",
-            Self::ConsoleUsers => "console_users",
-        }
-    }
 }
 
 /// Clones share the state.
@@ -69,9 +51,9 @@ impl Collector for InForce {
         let policy = [(state.policy.as_str(), ConstGauge::new(1_u32))];
         family(encoder, "pgpalisade_policy_info", help, "sha256", policy)?;
         let help = "Whether the files read last are in force.";
-        let files = Reread::ALL.map(|file| {
-            let is_ok = u32::from(!state.refused.contains(&file));
-            (file.name(), ConstGauge::new(is_ok))
+        let files = Reread::VARIANTS.iter().map(|file| {
+            let is_ok = u32::from(!state.refused.contains(file));
+            (file.into(), ConstGauge::new(is_ok))
         });
         family(encoder, "pgpalisade_reload_ok", help, "file", files)
     }

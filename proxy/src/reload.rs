@@ -8,6 +8,7 @@ use pgpalisade_rejection_log::RejectionLog;
 use pgpalisade_server::accounts::{Accounts, Logins};
 use pgpalisade_server::certificates::Certificates;
 use pgpalisade_takeover::Takeover;
+use strum::VariantArray as _;
 use tokio::sync::{mpsc, watch};
 
 use crate::config::{Config, Environment, Flags, RawConfig};
@@ -41,7 +42,8 @@ impl Reload {
             let files = tokio::task::spawn_blocking(move || reload.files());
             let wrong = files.await.unwrap_or_else(|error| {
                 tracing::error!(%error, "reloading files");
-                Reread::ALL.map(|file| (file, error.to_string())).into()
+                let all = Reread::VARIANTS.iter();
+                all.map(|&file| (file, error.to_string())).collect()
             });
             let (refused, wrong): (Vec<_>, Vec<_>) = wrong.into_iter().unzip();
             self.in_force.set_refused(refused);

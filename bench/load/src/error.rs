@@ -11,7 +11,7 @@ use crate::target::Path;
 
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum BenchError {
-    #[error("{flag} {1}", flag = .0.flag())]
+    #[error("--{0} {1}")]
     Dsn(Path, String),
     #[error("cannot log in at the {0} address {1}: {2}")]
     Login(Path, String, Said),

@@ -11,29 +11,12 @@ use tokio_postgres::Config;
 
 use crate::BenchError;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, strum::Display)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Path {
     Direct,
     Proxied,
-}
-
-impl Path {
-    pub(crate) const fn flag(self) -> &'static str {
-        match self {
-            Self::Direct => "--direct",
-            Self::Proxied => "--proxied",
-        }
-    }
-}
-
-impl fmt::Display for Path {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Direct => "direct",
-            Self::Proxied => "proxied",
-        })
-    }
 }
 
 #[derive(Debug, Clone)]

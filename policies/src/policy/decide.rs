@@ -27,19 +27,11 @@ enum Unlisted {
     Refused,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 enum Side {
     Writes,
     Reads,
-}
-
-impl Side {
-    const fn verb(self) -> &'static str {
-        match self {
-            Self::Writes => "writes",
-            Self::Reads => "reads",
-        }
-    }
 }
 
 /// A side of a statement, and its requirement for tables that no scope lists.
@@ -261,7 +253,7 @@ impl<'a> Examination<'a> {
         self.say(|| {
             format!(
                 "the query does not say which tables it {}: unknown_tables = \"{}\" ({})",
-                half.side.verb(),
+                half.side,
                 said.value.as_ref(),
                 terms.source(said.by)
             )
@@ -282,7 +274,7 @@ impl<'a> Examination<'a> {
             is_listed |= entry.pattern.names(name);
             self.say(|| {
                 let scope = policy.name_of(entry.scope);
-                let (verb, pattern, line) = (half.side.verb(), entry.pattern.written(), entry.line);
+                let (verb, pattern, line) = (half.side, entry.pattern.written(), entry.line);
                 let which = match name.schema {
                     Some(_) => "",
                     None => ", a name without a schema",
@@ -301,7 +293,7 @@ impl<'a> Examination<'a> {
                 (false, Some(_)) => ", which no scope lists",
                 (false, None) => ", which may be a table that no scope lists",
             };
-            format!("it {} {name}{listed}", half.side.verb())
+            format!("it {} {name}{listed}", half.side)
         });
         self.unlisted(half)
     }

@@ -59,9 +59,11 @@ impl Counters {
 
     /// Text for people: `3 (no_token 2, policy 1)`.
     pub(super) fn by_kind(&self, enforced: Enforcement) -> String {
-        let counts = RejectionKind::ALL.map(|kind| (kind, self.of(kind, enforced)));
-        let total: u64 = counts.iter().map(|(_, count)| count).sum();
-        let came = counts.iter().filter(|(_, count)| *count > 0);
+        let total = self.total(enforced);
+        let counts = RejectionKind::ALL
+            .iter()
+            .map(|&kind| (kind, self.of(kind, enforced)));
+        let came = counts.filter(|(_, count)| *count > 0);
         let came: Vec<String> = came
             .map(|(kind, count)| format!("{} {count}", kind.as_str()))
             .collect();
@@ -98,14 +100,14 @@ mod tests {
                     0
                 }
         };
-        for kind in RejectionKind::ALL {
+        for &kind in RejectionKind::ALL {
             for enforced in enforcements {
                 for _ in 0..expected(kind, enforced) {
                     counters.count(kind, enforced);
                 }
             }
         }
-        for kind in RejectionKind::ALL {
+        for &kind in RejectionKind::ALL {
             for enforced in enforcements {
                 assert_eq!(
                     counters.of(kind, enforced),

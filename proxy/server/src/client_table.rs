@@ -13,59 +13,49 @@ use pgpalisade_fence::HeldTokens;
 use pgpalisade_logins::{ClientAddr, SessionLabel};
 use pgpalisade_policies::{Leftover, PoolMode};
 use pgpalisade_session::Activity;
+use strum::{FromRepr, IntoStaticStr, VariantArray};
 
 use crate::forced_end::{Cause, ForcedEnd};
 use crate::leadership::{Grant, Leadership, Term};
 
-/// Activity of a client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Activity of a client, in the words of `pg_stat_activity` if it has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromRepr, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
+#[repr(u8)]
 pub enum ClientState {
+    #[strum(serialize = "login")]
     LoggingIn,
-    Session(Activity),
     Streaming,
+    Idle,
+    Active,
+    #[strum(serialize = "idle in transaction")]
+    InTransaction,
+    #[strum(serialize = "idle in transaction (aborted)")]
+    InFailedTransaction,
+}
+
+impl From<Activity> for ClientState {
+    fn from(activity: Activity) -> Self {
+        match activity {
+            Activity::Idle => Self::Idle,
+            Activity::Active => Self::Active,
+            Activity::InTransaction => Self::InTransaction,
+            Activity::InFailedTransaction => Self::InFailedTransaction,
+        }
+    }
 }
 
 impl ClientState {
-    const ALL: [Self; 6] = [
-        Self::LoggingIn,
-        Self::Streaming,
-        Self::Session(Activity::Idle),
-        Self::Session(Activity::Active),
-        Self::Session(Activity::InTransaction),
-        Self::Session(Activity::InFailedTransaction),
-    ];
-
-    const fn number(self) -> u8 {
-        match self {
-            Self::LoggingIn => 0,
-            Self::Streaming => 1,
-            Self::Session(Activity::Idle) => 2,
-            Self::Session(Activity::Active) => 3,
-            Self::Session(Activity::InTransaction) => 4,
-            Self::Session(Activity::InFailedTransaction) => 5,
-        }
-    }
-
     /// Whether a transaction is open or a statement in progress.
     pub const fn is_busy(self) -> bool {
         match self {
-            Self::LoggingIn | Self::Streaming | Self::Session(Activity::Idle) => false,
-            Self::Session(
-                Activity::Active | Activity::InTransaction | Activity::InFailedTransaction,
-            ) => true,
+            Self::LoggingIn | Self::Streaming | Self::Idle => false,
+            Self::Active | Self::InTransaction | Self::InFailedTransaction => true,
         }
     }
 
-    /// The state in the words of `pg_stat_activity`, if it has them.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::LoggingIn => "login",
-            Self::Streaming => "streaming",
-            Self::Session(Activity::Idle) => "idle",
-            Self::Session(Activity::Active) => "active",
-            Self::Session(Activity::InTransaction) => "idle in transaction",
-            Self::Session(Activity::InFailedTransaction) => "idle in transaction (aborted)",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -87,7 +77,7 @@ impl ClientTable {
         let entry = Arc::new(ClientEntry {
             id,
             since: SystemTime::now(),
-            state: AtomicU8::new(ClientState::LoggingIn.number()),
+            state: AtomicU8::new(ClientState::LoggingIn as u8),
             server_pid: AtomicI32::new(0),
             left: AtomicU8::new(0),
             end: Arc::default(),
@@ -185,12 +175,11 @@ impl ClientEntry {
     /// Publishes the state with one relaxed store.
     #[inline]
     pub(crate) fn set_state(&self, state: ClientState) {
-        self.state.store(state.number(), Ordering::Relaxed);
+        self.state.store(state as u8, Ordering::Relaxed);
     }
 
     pub fn state(&self) -> ClientState {
-        let number = usize::from(self.state.load(Ordering::Relaxed));
-        let state = ClientState::ALL.get(number).copied();
+        let state = ClientState::from_repr(self.state.load(Ordering::Relaxed));
         state.unwrap_or(ClientState::LoggingIn)
     }
 
@@ -298,7 +287,7 @@ impl Publisher {
 
     #[inline]
     pub(crate) fn publish(&mut self, activity: Activity, tokens: Option<&Arc<HeldTokens>>) {
-        self.entry.set_state(ClientState::Session(activity));
+        self.entry.set_state(activity.into());
         let is_shown = match (&self.tokens, tokens) {
             (None, None) => true,
             (Some(shown), Some(tokens)) => Arc::ptr_eq(shown, tokens),
@@ -352,7 +341,7 @@ mod tests {
         let listed = ClientTable::default().enter(ClientAddr::Local, None);
         let mut shown = Publisher::new(Arc::clone(listed.entry()));
         assert!(!shown.keeps(None));
-        for left in Leftover::ALL {
+        for &left in Leftover::ALL {
             assert!(shown.keeps(Some(left)));
             assert_eq!(listed.entry().leftover(), Some(left));
             assert!(!shown.keeps(Some(left)) && !shown.keeps(None));
@@ -362,7 +351,7 @@ mod tests {
 
     #[test]
     fn states_have_numbers() {
-        for state in ClientState::ALL {
+        for &state in ClientState::VARIANTS {
             let listed = ClientTable::default().enter(ClientAddr::Local, None);
             assert_eq!(listed.entry().state(), ClientState::LoggingIn);
             listed.entry().set_state(state);

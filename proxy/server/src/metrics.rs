@@ -140,8 +140,8 @@ impl Metrics {
             sessions: self.sessions.get(),
             lent: total.sum(|tally| &tally.pool.lent),
             waited_us: total.sum(|tally| &tally.pool.waited_us),
-            statements: all(total.sums(BASES, |tally| &tally.statements)),
-            received: all(total.sums(SIDES, |tally| &tally.received)),
+            statements: total.sum_of_all(|tally| &tally.statements),
+            received: total.sum_of_all(|tally| &tally.received),
         }
     }
 
@@ -174,13 +174,13 @@ impl Collector for Traffic {
         let total = Total(&tallies);
         let encoder = &mut encoder;
         let help = "Statements sent to PostgreSQL, by the basis of their permit.";
-        let counts = total.sums(BASES, |tally| &tally.statements);
+        let counts = total.sums(&BASES, |tally| &tally.statements);
         family(encoder, "statements", help, "basis", counts.map(counter))?;
         let help = "Bytes received, without TLS.";
-        let counts = total.sums(SIDES, |tally| &tally.received);
+        let counts = total.sums(&SIDES, |tally| &tally.received);
         family(encoder, "received_bytes", help, "from", counts.map(counter))?;
         let help = "Lookups of query texts among the cached verdicts, by result.";
-        let counts = total.sums(["text", "form", "no"], |tally| &tally.verdicts);
+        let counts = total.sums(&["text", "form", "no"], |tally| &tally.verdicts);
         family(encoder, "verdicts", help, "known", counts.map(counter))?;
         let kept = total.sum(|tally| &tally.verdicts_kept) as f64;
         gauge(encoder, "verdicts_kept", "Cached verdicts.", kept)?;
@@ -189,10 +189,6 @@ impl Collector for Traffic {
         gauge(encoder, "verdicts_kept_bytes", help, bytes)?;
         total.encode_pool(encoder)
     }
-}
-
-fn all<const N: usize>(sums: [(&str, u64); N]) -> u64 {
-    sums.iter().map(|(_, sum)| sum).sum()
 }
 
 fn counter((name, count): (&str, u64)) -> (&str, ConstCounter<u64>) {

@@ -21,7 +21,7 @@ use crate::client_table::ClientState;
 use crate::rejection::Rejection;
 use crate::session::action::{Prerequisite, RecordedRefusal};
 use crate::session::tokens::TokenRequest;
-use crate::session::{Activity, Met, Session};
+use crate::session::{Met, Session};
 use crate::takeover::PrimaryTerm;
 use crate::transport::Socket;
 use crate::upstream::{ServerSide, Upstream};
@@ -204,8 +204,7 @@ impl Relay {
                     Turn::Park => return Ok(()),
                 },
                 Some(prerequisite) => {
-                    let waits = ClientState::Session(Activity::Active);
-                    self.client.shown.entry().set_state(waits);
+                    self.client.shown.entry().set_state(ClientState::Active);
                     let since = Instant::now();
                     match prerequisite {
                         Prerequisite::Replies => self.await_replies().await?,

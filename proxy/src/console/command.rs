@@ -4,7 +4,8 @@ use super::table::Table;
 use super::tables::all_tables;
 use super::{ConsoleError, Stop};
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, strum::IntoStaticStr)]
+#[strum(serialize_all = "UPPERCASE")]
 pub(super) enum Command {
     Show(&'static Table),
     Reload,
@@ -76,16 +77,8 @@ impl Command {
         matches!(self, Self::Show(_) | Self::Set)
     }
 
-    pub(super) const fn tag(self) -> &'static str {
-        match self {
-            Self::Show(_) => "SHOW",
-            Self::Reload => "RELOAD",
-            Self::Kill(_) => "KILL",
-            Self::Pause => "PAUSE",
-            Self::Resume => "RESUME",
-            Self::Shutdown(_) => "SHUTDOWN",
-            Self::Set => "SET",
-        }
+    pub(super) fn tag(self) -> &'static str {
+        self.into()
     }
 }
 

@@ -244,7 +244,7 @@ fn client_row(entry: &ClientEntry, wait: Option<Duration>) -> Row {
     let state = match (wait, entry.state()) {
         (Some(_), _) => "waiting",
         (None, ClientState::LoggingIn) => "login",
-        (None, ClientState::Session(_) | ClientState::Streaming) => "active",
+        (None, _) => "active",
     };
     let (seconds, rest) = seconds(wait.unwrap_or_default());
     vec![

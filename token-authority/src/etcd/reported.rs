@@ -1,7 +1,5 @@
 //! What etcd reports: the state of its members, and of a candidate in an election.
 
-use std::fmt;
-
 /// Current state of an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
@@ -29,7 +27,8 @@ pub struct Member {
 }
 
 /// Role of a member in the cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub enum MemberRole {
     /// The member leads.
     Leader,
@@ -38,18 +37,8 @@ pub enum MemberRole {
     /// The member copies the data and has no vote yet.
     Learner,
     /// The member knows no leader: it is cut off, or no majority is left. It cannot store anything.
+    #[strum(serialize = "without a leader")]
     NoLeader,
-}
-
-impl fmt::Display for MemberRole {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Leader => "leader",
-            Self::Follower => "follower",
-            Self::Learner => "learner",
-            Self::NoLeader => "without a leader",
-        })
-    }
 }
 
 /// Status of a candidate.

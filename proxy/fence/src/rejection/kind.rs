@@ -1,7 +1,10 @@
 //! Kinds of refusals, and whether they are enforced.
 
+use strum::{EnumString, IntoStaticStr, VariantArray};
+
 /// Reason for a refusal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, EnumString, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum RejectionKind {
     /// The token is below the mark.
     StaleToken,
@@ -27,18 +30,7 @@ pub enum RejectionKind {
 
 impl RejectionKind {
     /// All kinds, in the order of their declaration.
-    pub const ALL: [Self; 10] = [
-        Self::StaleToken,
-        Self::NoToken,
-        Self::InvalidToken,
-        Self::AuthorityUnavailable,
-        Self::Policy,
-        Self::TakeoverIncomplete,
-        Self::DeposedPrimary,
-        Self::LeaseHeld,
-        Self::SessionEnded,
-        Self::OutcomeUnknown,
-    ];
+    pub const ALL: &[Self] = Self::VARIANTS;
 
     /// Index in [`Self::ALL`].
     pub const fn index(self) -> usize {
@@ -46,19 +38,8 @@ impl RejectionKind {
     }
 
     /// Name in records.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::StaleToken => "stale_token",
-            Self::NoToken => "no_token",
-            Self::InvalidToken => "invalid_token",
-            Self::AuthorityUnavailable => "authority_unavailable",
-            Self::Policy => "policy",
-            Self::TakeoverIncomplete => "takeover_incomplete",
-            Self::DeposedPrimary => "deposed_primary",
-            Self::LeaseHeld => "lease_held",
-            Self::SessionEnded => "session_ended",
-            Self::OutcomeUnknown => "outcome_unknown",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 
     /// SQLSTATE that the client gets.
@@ -78,7 +59,8 @@ impl RejectionKind {
 }
 
 /// Fate of the transaction that a session had open when a takeover ended it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum OpenTransaction {
     /// None was open.
     None,
@@ -90,12 +72,8 @@ pub enum OpenTransaction {
 
 impl OpenTransaction {
     /// Name in records.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::RolledBack => "rolled_back",
-            Self::Unknown => "unknown",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 

@@ -107,10 +107,7 @@ const fn advice(kind: RejectionKind) -> (Todo, &'static str) {
 }
 
 fn judge(kind: &str) -> (Todo, &'static str) {
-    let known = RejectionKind::ALL
-        .into_iter()
-        .find(|known| known.as_str() == kind);
-    known.map_or(
+    kind.parse().map_or(
         (
             Todo::Something,
             "This version of pgpalisade does not know this kind. Read the log with the version that wrote it.",

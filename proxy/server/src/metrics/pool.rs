@@ -8,6 +8,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::TypedMetric;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+use strum::{IntoStaticStr, VariantArray};
 
 use super::tally::{Count, Total, WorkerTally, add_one};
 use super::{counter, family, gauge};
@@ -19,16 +20,15 @@ pub(super) struct PoolTally {
     pub(super) waited_us: Count,
     openings: [Count; 2],
     resets: [Count; 2],
-    /// By [`Leftover::ALL`].
     pins: [Count; Leftover::ALL.len()],
     pinned: Count,
     waiting: Count,
-    /// By [`ServerState::ALL`].
-    connections: [Count; 5],
+    connections: [Count; ServerState::VARIANTS.len()],
 }
 
 /// State of a server connection that clients share.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum ServerState {
     Active,
     Idle,
@@ -38,22 +38,8 @@ pub enum ServerState {
 }
 
 impl ServerState {
-    pub const ALL: [Self; 5] = [
-        Self::Active,
-        Self::Idle,
-        Self::Resetting,
-        Self::Opening,
-        Self::Closing,
-    ];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Active => "active",
-            Self::Idle => "idle",
-            Self::Resetting => "resetting",
-            Self::Opening => "opening",
-            Self::Closing => "closing",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -71,7 +57,7 @@ const OUTCOMES: [&str; 2] = ["done", "failed"];
 pub(crate) struct PoolSizes {
     pub(crate) pinned: usize,
     pub(crate) waiting: usize,
-    pub(crate) connections: [usize; 5],
+    pub(crate) connections: [usize; ServerState::VARIANTS.len()],
 }
 
 impl WorkerTally {
@@ -114,9 +100,7 @@ impl WorkerTally {
 
 impl Total<'_> {
     pub(super) fn encode_pool(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let states = self.sums(ServerState::ALL.map(ServerState::as_str), |tally| {
-            &tally.pool.connections
-        });
+        let states = self.sums(ServerState::VARIANTS, |tally| &tally.pool.connections);
         let states = states.map(|(state, size)| (state, ConstGauge::new(size as f64)));
         let help = "Server connections that clients share, by state.";
         family(encoder, "pool_connections", help, "state", states)?;
@@ -140,8 +124,8 @@ impl Total<'_> {
             help,
             ConstCounter::new(waited),
         )?;
-        let openings = self.sums(OUTCOMES, |tally| &tally.pool.openings);
-        let resets = self.sums(OUTCOMES, |tally| &tally.pool.resets);
+        let openings = self.sums(&OUTCOMES, |tally| &tally.pool.openings);
+        let resets = self.sums(&OUTCOMES, |tally| &tally.pool.resets);
         let help = "Openings of shared server connections, by result.";
         family(
             encoder,
@@ -152,7 +136,7 @@ impl Total<'_> {
         )?;
         let help = "Resets of shared server connections, by result.";
         family(encoder, "pool_resets", help, "result", resets.map(counter))?;
-        let pins = self.sums(Leftover::ALL.map(Leftover::kind), |tally| &tally.pool.pins);
+        let pins = self.sums(Leftover::ALL, |tally| &tally.pool.pins);
         let help =
             "Times that a client began to keep its server connection, by what it has left there.";
         family(encoder, "pool_pins", help, "leftover", pins.map(counter))

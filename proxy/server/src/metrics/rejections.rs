@@ -89,7 +89,7 @@ fn encode(counters: &Counters, scope: &str, family: &mut MetricEncoder<'_>) -> f
         ("true", Enforcement::Refused),
         ("false", Enforcement::Observed),
     ] {
-        for kind in RejectionKind::ALL {
+        for &kind in RejectionKind::ALL {
             let count = counters.of(kind, enforcement);
             if count == 0 {
                 continue;

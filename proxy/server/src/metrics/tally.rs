@@ -109,19 +109,24 @@ impl Total<'_> {
         self.0.iter().map(|tally| of(tally).get()).sum()
     }
 
+    pub(super) fn sum_of_all(&self, of: impl Fn(&Tally) -> &[Count]) -> u64 {
+        let all = self.0.iter().flat_map(|tally| of(tally));
+        all.map(Count::get).sum()
+    }
+
     /// Sums of several counters, which have these names.
-    pub(super) fn sums<'n, const N: usize>(
+    pub(super) fn sums<const N: usize>(
         &self,
-        names: [&'n str; N],
+        names: &[impl Copy + Into<&'static str>],
         of: impl Fn(&Tally) -> &[Count; N],
-    ) -> [(&'n str, u64); N] {
-        let mut sums = names.map(|name| (name, 0));
+    ) -> impl Iterator<Item = (&'static str, u64)> {
+        let mut sums = [0; N];
         for tally in self.0 {
-            for ((_, sum), count) in sums.iter_mut().zip(of(tally)) {
+            for (sum, count) in sums.iter_mut().zip(of(tally)) {
                 *sum += count.get();
             }
         }
-        sums
+        names.iter().map(|&name| name.into()).zip(sums)
     }
 }
 
@@ -156,9 +161,9 @@ mod tests {
             }
         });
         let total = Total(&tallies);
-        let received = total.sums(["client", "server"], |tally| &tally.received);
-        assert_eq!(received, [("client", 3000), ("server", 21_000)]);
-        let counts = total.sums([""; 4], |tally| &tally.statements);
-        assert_eq!(counts.map(|(_, count)| count), [3, 6, 9, 12]);
+        let received = total.sums(&["client", "server"], |tally| &tally.received);
+        assert!(received.eq([("client", 3000), ("server", 21_000)]));
+        let counts = total.sums(&[""; 4], |tally| &tally.statements);
+        assert!(counts.map(|(_, count)| count).eq([3, 6, 9, 12]));
     }
 }
