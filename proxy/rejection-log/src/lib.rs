@@ -1,7 +1,7 @@
-//! The record of every rejection: a JSON line in a file, an event in the log, and counters.
+//! The record of every rejection: a JSON line in a file, and an event in the log.
 //!
 //! In observe mode every write of an application can be a record, so an observed rejection is an event only at level
-//! DEBUG, and an INFO event gives their number.
+//! DEBUG, and an INFO event each minute says that there are some.
 //!
 //! Of repeated refusals only the first ones are recorded, and the others counted. Refusals before authentication
 //! count as one kind: the name in them is not proved.
@@ -9,7 +9,6 @@
 //! The last records are also in memory, and so are writers without a token that have taken turns ([`overlaps`]).
 //! [`report`] sums up a file.
 
-mod counts;
 pub mod line;
 pub mod overlaps;
 mod recent;
@@ -26,7 +25,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::time::Duration;
 
-pub use counts::Counters;
 pub use pgpalisade_logins::SessionLabel;
 pub use record::{RecordedStatement, RejectionRecord, moment, rfc3339};
 
@@ -78,7 +76,6 @@ struct Inner {
 /// State that handles share with the writer, outside the queue.
 #[derive(Debug, Default)]
 struct LogState {
-    counters: Counters,
     /// Records that found the queue full, and that the writer has not reported yet.
     dropped: AtomicU64,
     repeats: Repeats,
@@ -178,11 +175,6 @@ impl RejectionLog {
             return;
         };
         let shared = &self.inner.shared;
-        if record.session.is_authenticated() {
-            shared.counters.count(record.kind, record.enforced);
-        } else {
-            shared.counters.count_unproved();
-        }
         shared.note_overlap(&record);
         let Some(record) = shared.repeats.admit(record) else {
             return;
@@ -191,7 +183,6 @@ impl RejectionLog {
         match queue.try_send(Message::Record(record)) {
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
-                shared.counters.count_dropped();
                 shared.dropped.fetch_add(1, Ordering::Relaxed);
                 // If the writer has emptied the queue since, it must learn of the count.
                 self.wake();

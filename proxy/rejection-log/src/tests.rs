@@ -344,25 +344,21 @@ fn events(level: tracing::Level, work: impl FnOnce(&RejectionLog)) -> Vec<Value>
 #[test]
 fn each_refused_record_is_one_event() {
     let events = events(tracing::Level::INFO, |log| log.record(record(33)));
-    assert_eq!(events.len(), 2, "{events:#?}");
+    assert_eq!(events.len(), 1, "{events:#?}");
     assert_eq!(events[0]["level"], "WARN");
     assert_eq!(events[0]["target"], "pgpalisade::rejection");
     assert_eq!(events[0]["fields"]["token"], 33);
     assert_eq!(events[0]["fields"]["statement"], "INSERT INTO t VALUES (?)");
-    assert_eq!(events[1]["fields"]["message"], "rejections in total");
-    assert_eq!(events[1]["fields"]["refused"], "1 (stale_token 1)");
-    assert_eq!(events[1]["fields"]["observed"], "0");
 }
 
 #[test]
 fn what_was_only_observed_does_not_flood_the_log() {
     let many = |log: &RejectionLog| (0..1000).for_each(|token| log.record(observed(token)));
     let told = events(tracing::Level::INFO, many);
-    assert_eq!(told.len(), 2, "{told:#?}");
+    assert_eq!(told.len(), 1, "{told:#?}");
     let first = told[0]["fields"]["message"].as_str().unwrap();
     assert!(first.starts_with("rejections that were only observed"));
-    assert_eq!(told[1]["fields"]["observed"], "1000 (no_token 1000)");
-    assert_eq!(events(tracing::Level::DEBUG, many).len(), 1002);
+    assert_eq!(events(tracing::Level::DEBUG, many).len(), 1001);
     assert_eq!(events(tracing::Level::INFO, |_| {}).len(), 0);
 }
 
@@ -386,7 +382,6 @@ fn a_flood_is_bounded_and_counted_to_the_last_record() {
             std::thread::sleep(Duration::from_micros(300));
         }
     }
-    let shared = Arc::clone(&log.inner.shared);
     drop(log);
     answer.join().unwrap();
     let lines = lines(&text.lock().unwrap());
@@ -399,13 +394,6 @@ fn a_flood_is_bounded_and_counted_to_the_last_record() {
     println!("{written} written, {dropped} dropped, {} notes", gaps.len());
     assert!(dropped > 1_000, "no flood: {dropped}");
     assert_eq!(written + dropped, RECORDS);
-    assert_eq!(
-        (
-            shared.counters.total(Enforcement::Observed),
-            shared.counters.dropped()
-        ),
-        (RECORDS, dropped)
-    );
     // One note where the queue ran empty, which takes its 64 records, or a second after the last.
     let allowed = 2 + written / 64 + start.elapsed().as_secs();
     assert!(

@@ -147,7 +147,6 @@ impl LogWriter {
         self.report_dropped();
         self.report_repeats(Duration::ZERO);
         self.write_missing();
-        self.report_counts();
     }
 
     /// Waits for the next message; `None` if no more can come. Reports dropped records first.
@@ -217,31 +216,10 @@ impl LogWriter {
     fn report_dropped(&mut self) {
         let dropped = self.shared.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
-            let counts = &self.shared.counters;
-            tracing::warn!(
-                target: TARGET,
-                dropped,
-                refused = %counts.by_kind(Enforcement::Refused),
-                observed = %counts.by_kind(Enforcement::Observed),
-                "rejections came too fast to record"
-            );
+            tracing::warn!(target: TARGET, dropped, "rejections came too fast to record");
             self.missing = self.missing.saturating_add(dropped);
             self.dropped_told = Some(Instant::now());
             self.write_missing();
-        }
-    }
-
-    fn report_counts(&self) {
-        let counts = &self.shared.counters;
-        if !counts.is_zero() {
-            tracing::info!(
-                target: TARGET,
-                refused = %counts.by_kind(Enforcement::Refused),
-                observed = %counts.by_kind(Enforcement::Observed),
-                unauthenticated = counts.unproved(),
-                dropped = counts.dropped(),
-                "rejections in total"
-            );
         }
     }
 
@@ -262,10 +240,8 @@ impl LogWriter {
 
     fn report_observed(&mut self) {
         if is_due(self.observed_told, OBSERVED_EVERY) {
-            let counts = &self.shared.counters;
             tracing::info!(
                 target: TARGET,
-                observed = %counts.by_kind(Enforcement::Observed),
                 "rejections that were only observed, as the policy says; see \"pgpalisade report\""
             );
             self.observed_told = Some(Instant::now());

@@ -32,11 +32,6 @@ impl RejectionKind {
     /// All kinds, in the order of their declaration.
     pub const ALL: &[Self] = Self::VARIANTS;
 
-    /// Index in [`Self::ALL`].
-    pub const fn index(self) -> usize {
-        self as usize
-    }
-
     /// Name in records.
     pub fn as_str(self) -> &'static str {
         self.into()

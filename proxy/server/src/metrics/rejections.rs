@@ -3,13 +3,13 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use dashmap::DashMap;
 use parking_lot::Mutex;
 use pgpalisade_authority::Scope;
 use pgpalisade_fence::mark_cache::MarkCache;
 use pgpalisade_fence::rejection::{Enforcement, RejectionKind};
-use pgpalisade_rejection_log::Counters;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -18,6 +18,26 @@ use super::SCOPES_MAX;
 
 /// Label for the scopes without series. No scope can have it.
 const OTHERS: &str = "(others)";
+
+/// Numbers of rejections by [`Enforcement`] and kind. Every session's thread adds to them.
+#[derive(Debug, Default)]
+struct Counters([[AtomicU64; RejectionKind::ALL.len()]; 2]);
+
+impl Counters {
+    fn count(&self, kind: RejectionKind, enforcement: Enforcement) {
+        if let Some(counter) = self.of(enforcement).get(kind as usize) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn of(&self, enforcement: Enforcement) -> &[AtomicU64] {
+        let [refused, observed] = &self.0;
+        match enforcement {
+            Enforcement::Refused => refused,
+            Enforcement::Observed => observed,
+        }
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct Rejections {
@@ -89,8 +109,8 @@ fn encode(counters: &Counters, scope: &str, family: &mut MetricEncoder<'_>) -> f
         ("true", Enforcement::Refused),
         ("false", Enforcement::Observed),
     ] {
-        for &kind in RejectionKind::ALL {
-            let count = counters.of(kind, enforcement);
+        for (kind, count) in RejectionKind::ALL.iter().zip(counters.of(enforcement)) {
+            let count = count.load(Ordering::Relaxed);
             if count == 0 {
                 continue;
             }
@@ -119,6 +139,24 @@ mod tests {
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         lines.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn every_kind_has_a_counter_of_its_own() {
+        let counters = Counters::default();
+        let enforcements = [Enforcement::Refused, Enforcement::Observed];
+        let all = || {
+            RejectionKind::ALL
+                .iter()
+                .flat_map(|kind| enforcements.map(|e| (*kind, e)))
+        };
+        for (times, (kind, enforcement)) in all().enumerate() {
+            (0..times).for_each(|_| counters.count(kind, enforcement));
+        }
+        for (times, (kind, enforcement)) in all().enumerate() {
+            let count = counters.of(enforcement)[kind as usize].load(Ordering::Relaxed);
+            assert_eq!(count, times as u64, "{kind:?} {enforcement:?}");
+        }
     }
 
     #[test]
