@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer};
 
-use super::record::clip;
 use pgpalisade_fence::rejection::Enforcement;
 
 /// Longest line that is parsed. A record with every name at its limit, all of it escaped, has about 16 KiB.
@@ -41,18 +40,15 @@ pub enum Line {
     Foreign,
 }
 
-/// A record as read, with names no longer than the proxy writes them.
+/// A record as read.
 #[derive(Debug, Deserialize)]
 pub struct Record {
     pub time: Timestamp,
     /// Reason, in the word of the log.
-    #[serde(deserialize_with = "word")]
     pub kind: String,
     /// The SQLSTATE that the client was told.
-    #[serde(default, deserialize_with = "name_or_empty")]
     pub sqlstate: String,
     /// Scope of the tokens.
-    #[serde(default, deserialize_with = "name")]
     pub scope: Option<String>,
     pub token: Option<u64>,
     pub mark: Option<u64>,
@@ -64,32 +60,28 @@ pub struct Record {
     pub statement: LoggedStatement,
     pub reason: Option<String>,
     /// Whether the refusal was carried out.
-    #[serde(default = "refused", deserialize_with = "enforcement")]
+    #[serde(deserialize_with = "enforcement")]
     pub enforced: Enforcement,
     /// Number of refusals that the record stands for.
-    #[serde(default = "one", deserialize_with = "count")]
-    pub count: u64,
+    pub count: u32,
 }
 
 #[derive(Debug, Deserialize)]
 pub struct RecordedClient {
-    #[serde(default, deserialize_with = "name_or_empty")]
     pub user: String,
-    #[serde(default, deserialize_with = "name_or_empty")]
     pub(crate) database: String,
-    #[serde(default, rename = "application_name", deserialize_with = "name")]
+    #[serde(rename = "application_name")]
     pub application: Option<String>,
     /// Without the port, which differs for each connection.
-    #[serde(default, rename = "client_addr", deserialize_with = "host")]
-    pub client: Option<String>,
-    #[serde(default = "yes")]
+    #[serde(rename = "client_addr", deserialize_with = "host")]
+    pub client: String,
     pub authenticated: bool,
 }
 
 #[derive(Debug, Deserialize)]
 pub struct LoggedStatement {
     /// In the words of the policy.
-    #[serde(default, rename = "statement_class", deserialize_with = "name")]
+    #[serde(rename = "statement_class")]
     pub(crate) class: Option<String>,
     #[serde(rename = "statement")]
     pub text: Option<String>,
@@ -119,50 +111,17 @@ impl Filter {
     }
 }
 
-fn name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
-    let name = Option::<String>::deserialize(from)?;
-    Ok(name.map(|name| clip(&name).to_owned()))
-}
-
-fn name_or_empty<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
-    Ok(name(from)?.unwrap_or_default())
-}
-
-fn word<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
-    Ok(clip(&String::deserialize(from)?).to_owned())
-}
-
 fn enforcement<'de, D: Deserializer<'de>>(from: D) -> Result<Enforcement, D::Error> {
-    Ok(match Option::deserialize(from)? {
-        Some(false) => Enforcement::Observed,
-        Some(true) | None => refused(),
+    Ok(match bool::deserialize(from)? {
+        true => Enforcement::Refused,
+        false => Enforcement::Observed,
     })
 }
 
-/// Before observe mode existed, all refusals were carried out.
-const fn refused() -> Enforcement {
-    Enforcement::Refused
-}
-
-/// The bound keeps sums from overflowing.
-fn count<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
-    Ok(Option::deserialize(from)?.map_or(1, |count: u64| count.clamp(1, u32::MAX.into())))
-}
-
-const fn one() -> u64 {
-    1
-}
-
-fn host<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
-    let address = name(from)?;
-    Ok(address.map(|address| {
-        let socket = address.parse::<SocketAddr>();
-        socket.map_or(address, |socket| socket.ip().to_string())
-    }))
-}
-
-const fn yes() -> bool {
-    true
+fn host<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    let address = String::deserialize(from)?;
+    let socket = address.parse::<SocketAddr>();
+    Ok(socket.map_or(address, |socket| socket.ip().to_string()))
 }
 
 pub fn parse(line: &[u8]) -> Line {
@@ -266,13 +225,16 @@ mod tests {
     }
 
     #[test]
-    fn records_of_other_versions_are_read() {
-        let old = br#"{"time":"2026-11-21T03:22:04Z","kind":"no_token","client_addr":"[::1]:5","new_field":[1]}"#;
-        let Line::Record(record) = parse(old) else {
+    fn fields_that_a_newer_version_adds_are_ignored() {
+        let newer = br#"{"time":"2026-11-21T03:22:04Z","kind":"no_token","sqlstate":"PF002","user":"app","database":"",
+            "client_addr":"[::1]:5","authenticated":true,"enforced":false,"count":2,"new_field":[1]}"#;
+        let Line::Record(record) = parse(newer) else {
             panic!("no record");
         };
-        assert_eq!(record.enforced, Enforcement::Refused);
-        assert_eq!(record.session.client.as_deref(), Some("::1"));
-        assert_eq!((record.scope, record.session.user.as_str()), (None, ""));
+        assert_eq!((record.enforced, record.count), (Enforcement::Observed, 2));
+        assert_eq!(
+            (record.session.client.as_str(), record.scope),
+            ("::1", None)
+        );
     }
 }

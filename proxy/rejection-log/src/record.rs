@@ -196,7 +196,7 @@ pub fn rfc3339(time: SystemTime) -> String {
         .map_or_else(|_| String::from("unknown"), |time| format!("{time:.6}"))
 }
 
-pub(super) fn clip(name: &str) -> &str {
+fn clip(name: &str) -> &str {
     clip_to(name, MAX_NAME)
 }
 

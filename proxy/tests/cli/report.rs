@@ -12,7 +12,7 @@ const NO_TOKEN: &str = concat!(
     r#"{"time":"2026-11-21T03:00:00.000000Z","kind":"no_token","sqlstate":"PF002","scope":"default","token":null,"#,
     r#""mark":null,"raised_at":null,"raised_by":null,"user":"app","database":"shop","application_name":"worker","#,
     r#""client_addr":"10.0.0.1:5000","backend_pid":77,"statement_class":"INSERT","#,
-    r#""statement":"INSERT INTO t VALUES (?)","enforced":false}"#
+    r#""statement":"INSERT INTO t VALUES (?)","enforced":false,"authenticated":true,"count":1}"#
 );
 
 impl Place {

@@ -152,15 +152,16 @@ impl Report {
                 }
                 (_, Line::Record(record)) if !record.session.authenticated => {
                     if self.filter.takes_time(record.time) {
-                        here.unauthenticated = here.unauthenticated.saturating_add(record.count);
+                        here.unauthenticated =
+                            here.unauthenticated.saturating_add(record.count.into());
                     }
                 }
                 (_, Line::Record(record)) if self.filter.takes(&record) => {
-                    here.records = here.records.saturating_add(record.count);
+                    here.records = here.records.saturating_add(record.count.into());
                     self.count(*record);
                 }
                 (_, Line::Record(record)) => {
-                    here.filtered_out = here.filtered_out.saturating_add(record.count);
+                    here.filtered_out = here.filtered_out.saturating_add(record.count.into());
                 }
             }
         }
@@ -181,7 +182,7 @@ impl Report {
     }
 
     fn count(&mut self, record: Record) {
-        let one = Count::new(record.count, record.time, record.enforced);
+        let one = Count::new(record.count.into(), record.time, record.enforced);
         self.total.add(&one);
         let kind = KindKey {
             kind: record.kind.clone(),
@@ -194,12 +195,14 @@ impl Report {
             (&mut self.users, Some(session.user.clone())),
             (&mut self.applications, session.application.clone()),
             (&mut self.databases, Some(session.database.clone())),
-            (&mut self.clients, session.client.clone()),
+            (&mut self.clients, Some(session.client.clone())),
         ] {
             tally.add(NameKey { name }, &one, || ());
         }
         match &statement.text {
-            None => self.without_statement = self.without_statement.saturating_add(record.count),
+            None => {
+                self.without_statement = self.without_statement.saturating_add(record.count.into())
+            }
             Some(text) => {
                 let shape = shape::shape(text);
                 // The proxy cuts the texts in its log; other programs may not.
@@ -211,7 +214,7 @@ impl Report {
                             statement: text.as_str().to_owned(),
                             user: session.user.clone(),
                             application: session.application.clone(),
-                            client: session.client,
+                            client: Some(session.client),
                         },
                     });
             }

@@ -90,7 +90,7 @@ fn of_record(record: &Record) -> String {
             &number(record.mark),
             &record.session.user,
             record.session.application.as_deref().unwrap_or("-"),
-            record.session.client.as_deref().unwrap_or("-"),
+            &record.session.client,
         ],
         last: &what.join(" "),
     };
