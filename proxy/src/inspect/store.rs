@@ -174,11 +174,6 @@ fn of_members(endpoints: &[etcd::Endpoint], seen: String) -> CheckResult {
                     "; {url}: etcd {}, {}",
                     member.version, member.role
                 ));
-                if member.stale_reads {
-                    seen.push_str(
-                        ", a version whose reads may be stale after a pause (no token is admitted by a read)",
-                    );
-                }
                 complaints.extend(member.errors.iter().map(|error| format!("{url}: {error}")));
                 if member.role == etcd::MemberRole::NoLeader {
                     complaints.push(format!("{url} knows no leader"));
@@ -280,7 +275,6 @@ mod tests {
             cluster_id,
             role: etcd::MemberRole::Leader,
             errors: Vec::new(),
-            stale_reads: true,
         })
     }
 
@@ -301,7 +295,7 @@ mod tests {
         check_members(
             &[member(1), member(1)],
             CheckOutcome::Ok,
-            "may be stale after a pause",
+            "seen; http://a: etcd 3.4.23, leader; http://a",
         );
         check_members(
             &[member(1), member(2)],

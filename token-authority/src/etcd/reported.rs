@@ -20,10 +20,6 @@ pub struct Member {
     pub role: MemberRole,
     /// Alarms and other errors. Empty if the member is healthy.
     pub errors: Vec<String>,
-    /// Whether this version may answer a linearizable read with an old value after a pause
-    /// (<https://github.com/etcd-io/etcd/issues/20418>). This store decides nothing by a read, so it is safe there
-    /// too; other programs may not be.
-    pub stale_reads: bool,
 }
 
 /// Role of a member in the cluster.
