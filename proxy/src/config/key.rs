@@ -183,9 +183,6 @@ keys! {
             "embedded is for one proxy, etcd and postgres are for several. There is no default: an empty store has \
              forgotten the marks and would let a deposed leader in. Flags are visible to other users of the machine: \
              put a password into the file or the environment. docs/stores.md has all options.");
-        Barrier("barrier", "KIND", Text, Default("cluster"),
-            "What a takeover waits for: cluster",
-            "cluster: PostgreSQL itself has ended every session with a lower token, whichever proxy it came through.");
         Witness("witness", "auto|off", Text, Default("auto"),
             "Copy each mark to a small table of the cluster, pgpalisade.mark",
             "The copy reveals an authority that was restored from an older snapshot. It costs one small transaction \

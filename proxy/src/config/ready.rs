@@ -161,7 +161,6 @@ impl Config {
         services.extend(place.map(|http| ("http", ListenAddr::Tcp(http.address))));
         listen::refuse_shared(values, &services);
         refuse_elections_elsewhere(values, clients.as_ref(), authority.as_ref());
-        values.last(Key::Barrier, barrier)?;
         let witness = values.choice(Key::Witness, &WITNESS)?;
         let timeout = values.time(
             Key::TakeoverTimeout,
@@ -280,17 +279,6 @@ impl Clients {
 fn default_workers() -> NonZeroUsize {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     NonZeroUsize::new(cores / 2).unwrap_or(NonZeroUsize::MIN)
-}
-
-/// Accepts `cluster` only: PostgreSQL itself has ended every session with a lower token.
-fn barrier(text: &str) -> Result<(), String> {
-    match text {
-        "cluster" => Ok(()),
-        "local" => Err(String::from(
-            "\"local\" is not in this version: write cluster",
-        )),
-        _ => Err(format!("{text:?} is not a barrier: write cluster")),
-    }
 }
 
 fn mode(observe: &str) -> Result<Mode, String> {

@@ -188,7 +188,6 @@ listen = ["127.0.0.1:7000", "[::1]:7000"]
 upstream = "postgres://db:5433"
 control = "user=c password=hunter2"
 authority = "embedded:/a"
-barrier = "cluster"
 rejection_log = "/var/log/r.jsonl"
 rejection_literals = "keep"
 login_timeout = "10s"
@@ -374,11 +373,7 @@ x = 1
         ("PGPALISADE_UPSTREM", "x"),
         ("PGPALISADE_IO_URING", "on"),
     ];
-    let got = errors(
-        text,
-        &env,
-        &[("takeover.timeout", &["1ms"]), ("barrier", &["local"])],
-    );
+    let got = errors(text, &env, &[("takeover.timeout", &["1ms"])]);
     let expect = [
         "pgpalisade.toml:1: unknown key \"lisen\" (did you mean \"listen\"?)",
         "pgpalisade.toml:2: upstream wants a string, not a number",
@@ -393,7 +388,6 @@ x = 1
         "PGPALISADE_WORKERS: workers: \"many\" is not a whole number: write a number from 1 to 1024",
         "PGPALISADE_IO_URING: io_uring: \"on\": write auto or off",
         "--takeover-timeout: takeover.timeout: \"1ms\" is out of range: write 100ms to 10min",
-        "--barrier: barrier: \"local\" is not in this version: write cluster",
         "configuration: authority is not set: give --authority, PGPALISADE_AUTHORITY or the key \"authority\" \
          (embedded:DIR, etcd:URL,URL or postgres:DSN; no default, because an empty store has forgotten the marks)",
     ];

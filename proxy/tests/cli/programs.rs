@@ -106,7 +106,7 @@ fn wrong_usage_ends_with_2_and_says_everything_at_once() {
         place.path(),
         &["serve", "--workers", "0", "--upstream", "nonsense"],
     )
-    .env("PGPALISADE_BARRIER", "lokal")
+    .env("PGPALISADE_WITNESS", "maybe")
     .output()
     .unwrap();
     check(&output, 2, "--workers: workers: \"0\" is out of range");
@@ -114,7 +114,7 @@ fn wrong_usage_ends_with_2_and_says_everything_at_once() {
     check(
         &output,
         2,
-        "PGPALISADE_BARRIER: barrier: \"lokal\" is not a barrier",
+        "PGPALISADE_WITNESS: witness: \"maybe\": write auto or off",
     );
     check(&output, 2, "authority is not set");
     check(
