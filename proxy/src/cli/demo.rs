@@ -8,8 +8,9 @@ use crate::demo::{self, Afterwards, DemoError};
 /// See a deposed leader being refused, on a private PostgreSQL
 ///
 /// Starts a PostgreSQL on a free port in a temporary directory, the proxy in front of it, and plays two leaders
-/// through real connections. Leaves nothing running and no files. Needs PostgreSQL's server programs: looks in
-/// $PG_BIN, where pg_config says, and in /usr/lib/postgresql. Exits with 1 if a step had another outcome.
+/// through real connections. Leaves nothing running and no files, unless it is ended by SIGKILL. Needs PostgreSQL's
+/// server programs: looks in $PG_BIN, where pg_config says, and in /usr/lib/postgresql. Exits with 1 if a step had
+/// another outcome.
 #[derive(Debug, clap::Args)]
 pub(super) struct DemoArgs {
     /// Stay up afterwards and print how to connect, until Ctrl-C

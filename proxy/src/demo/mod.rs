@@ -1,12 +1,11 @@
 //! `pgpalisade demo`: a private PostgreSQL, the proxy in front of it, and two leaders.
 //!
-//! A guard ends everything that was started; a watchdog cleans up after SIGKILL.
+//! A guard ends everything that was started, unless SIGKILL ends the demo itself.
 
 mod leader;
 mod page;
 mod servers;
 mod story;
-mod watchdog;
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -21,7 +20,6 @@ use crate::signals::Signals;
 use page::{Ink, Page};
 use servers::DemoServers;
 use story::Stage;
-use watchdog::Watchdog;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Afterwards {
@@ -54,31 +52,21 @@ pub fn run(afterwards: Afterwards) -> Result<(), DemoError> {
     let mut page = Page::new(io::stdout(), Ink::for_stdout());
     page.title("pgpalisade demo: what happens to a leader that wakes up too late")?;
 
-    // The watchdog outlives what it watches over.
     let directory = scratch_directory("pgpalisade-demo-")?;
-    let mut watchdog = Watchdog::start(directory.path()).map_err(system("cannot start /bin/sh"))?;
-    let result = run_in(
-        directory.path(),
-        &mut watchdog,
-        afterwards,
-        &stop,
-        &mut page,
-    );
+    let result = run_in(directory.path(), afterwards, &stop, &mut page);
     let removed = directory.close();
-    drop(watchdog);
     result?;
     Ok(removed.map_err(system("cannot remove the directory of the demo"))?)
 }
 
 fn run_in<W: Write>(
     directory: &Path,
-    watchdog: &mut Watchdog,
     afterwards: Afterwards,
     stop: &CancellationToken,
     page: &mut Page<W>,
 ) -> Result<(), DemoError> {
     page.step("A private PostgreSQL, and pgpalisade in front of it.")?;
-    let mut servers = DemoServers::start(directory, watchdog, stop)?;
+    let mut servers = DemoServers::start(directory, stop)?;
     page.note(&format!(
         "PostgreSQL: 127.0.0.1:{}   pgpalisade: 127.0.0.1:{}",
         servers.postgres.port(),

@@ -10,8 +10,6 @@ use pgpalisade_harness::postgres::{PrivatePostgres, Programs, SUPERUSER};
 use pgpalisade_harness::{HarnessError, Signal, proxy, system};
 use tokio_util::sync::CancellationToken;
 
-use super::watchdog::Watchdog;
-
 /// Both take about a second; a busy machine gets a minute for each.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
@@ -32,16 +30,11 @@ pub(super) struct DemoServers {
 }
 
 impl DemoServers {
-    /// Starts both, with their files in `directory`, and registers them with the watchdog.
-    pub(super) fn start(
-        directory: &Path,
-        watchdog: &mut Watchdog,
-        stop: &CancellationToken,
-    ) -> Result<Self, HarnessError> {
+    /// Starts both, with their files in `directory`.
+    pub(super) fn start(directory: &Path, stop: &CancellationToken) -> Result<Self, HarnessError> {
         let patience = Patience::unless(START_LIMIT, stop);
         let password = format!("{:032x}", rand::random::<u128>());
         let postgres = start_postgres(&directory.join("postgres"), &password, &patience)?;
-        watchdog.watch(postgres.pid())?;
         let rejection_log = directory.join("rejections.jsonl");
         let program = std::env::current_exe().map_err(system("cannot find this program"))?;
         let mut command = proxy::command(&program, ProcessGroup::Own);
@@ -57,7 +50,6 @@ impl DemoServers {
             .env("PGPASSWORD", &password)
             .env("PGDATABASE", "postgres");
         let mut proxy = Running::spawn(&mut command, directory.join("proxy.log"), FAREWELL)?;
-        watchdog.watch(proxy.pid())?;
         Ok(Self {
             proxy_port: proxy::wait_until_listening(&mut proxy, &patience)?,
             proxy,

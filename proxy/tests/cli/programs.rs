@@ -49,26 +49,14 @@ fn processes_of(place: &Path) -> Vec<String> {
     found
 }
 
-fn left_behind(place: &Path) -> Vec<String> {
+#[track_caller]
+fn check_clean(place: &Path) {
     let files = fs::read_dir(place).unwrap().flatten();
     let mut left: Vec<String> = files
         .map(|entry| entry.path().display().to_string())
         .collect();
     left.extend(processes_of(place));
-    left
-}
-
-#[track_caller]
-fn check_clean_within(place: &Path, limit: Duration) {
-    let start = Instant::now();
-    loop {
-        let left = left_behind(place);
-        if left.is_empty() {
-            return;
-        }
-        assert!(start.elapsed() < limit, "left behind: {left:#?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    assert!(left.is_empty(), "left behind: {left:#?}");
 }
 
 /// Reads lines until one contains the part.
@@ -175,7 +163,7 @@ fn the_demo_goes_as_told_and_leaves_nothing() {
         "{story}"
     );
     assert!(!story.contains('\x1b'), "colour outside of a terminal");
-    check_clean_within(place.path(), Duration::ZERO);
+    check_clean(place.path());
 }
 
 #[test]
@@ -194,7 +182,7 @@ fn the_demo_stays_up_until_it_is_told_to_end() {
     assert!(Path::new(log).exists(), "{log}");
     signal(child.id(), Signal::INT);
     check(&end_of(child), 0, "");
-    check_clean_within(place.path(), Duration::ZERO);
+    check_clean(place.path());
 }
 
 #[test]
@@ -208,7 +196,7 @@ fn the_demo_cleans_up_when_terminated_on_the_way() {
         // Keeps reading, so that the demo does not end on a closed pipe.
         story.read_to_string(&mut String::new()).unwrap();
         check(&end_of(child), 1, "interrupted");
-        check_clean_within(place.path(), Duration::ZERO);
+        check_clean(place.path());
     }
 }
 
@@ -218,23 +206,7 @@ fn the_demo_cleans_up_when_nobody_reads_it() {
     let mut child = pgpalisade(place.path(), &["demo"]).spawn().unwrap();
     drop(child.stdout.take());
     check(&end_of(child), 0, "");
-    check_clean_within(place.path(), Duration::ZERO);
-}
-
-#[test]
-fn the_watchdog_cleans_up_after_sigkill() {
-    let place = place();
-    let mut child = pgpalisade(place.path(), &["demo", "--keep"])
-        .spawn()
-        .unwrap();
-    read_until(
-        &mut BufReader::new(child.stdout.take().unwrap()),
-        "pgpalisade rejections --follow ",
-    );
-    assert!(!left_behind(place.path()).is_empty());
-    child.kill().unwrap();
-    child.wait().unwrap();
-    check_clean_within(place.path(), Duration::from_secs(30));
+    check_clean(place.path());
 }
 
 #[test]
@@ -245,7 +217,7 @@ fn missing_server_programs_are_an_error_that_says_what_to_install() {
         .output()
         .unwrap();
     check(&output, 1, "apt-get install postgresql");
-    check_clean_within(place.path(), Duration::ZERO);
+    check_clean(place.path());
 }
 
 #[test]
