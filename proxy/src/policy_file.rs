@@ -1,10 +1,11 @@
 //! The policy file: read at the start, on SIGHUP, and by `check` and `explain`.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use pgpalisade_authority::Scope;
+use pgpalisade_fence::readable::without_controls;
 use pgpalisade_policies::{ElectedScope, POLICY_BYTES_MAX, Policy, Remark};
 use sha2::{Digest as _, Sha256};
 
@@ -106,8 +107,7 @@ pub(crate) struct Placed<'a>(pub(crate) &'a Path, pub(crate) &'a Remark);
 impl fmt::Display for Placed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = format!("{}:{}", self.0.display(), self.1);
-        let visible = |c: char| if c.is_control() { '?' } else { c };
-        text.chars().map(visible).try_for_each(|c| f.write_char(c))
+        f.write_str(&without_controls(&text))
     }
 }
 

@@ -6,10 +6,8 @@ use pgpalisade_authority::Etcd;
 use pgpalisade_policies::ElectedScope;
 use tokio::time::timeout;
 
-use super::super::finding::CheckResult;
+use super::super::finding::{CheckResult, listed};
 use crate::config::AuthorityLocation;
-
-const NAMED: usize = 5;
 
 const NEEDED: &str = "let the proxy's etcd user read all keys below it: until then every token of the scope is refused";
 
@@ -49,10 +47,5 @@ async fn leaders(store: &Etcd, elected: &[ElectedScope]) -> CheckResult {
             }
         }
     }
-    let more = seen.len().saturating_sub(NAMED);
-    if more > 0 {
-        seen.truncate(NAMED);
-        seen.push(format!("{more} more"));
-    }
-    CheckResult::ok(seen.join("; "))
+    CheckResult::ok(listed(seen))
 }
