@@ -19,5 +19,4 @@ mod process;
 mod reload;
 mod serve;
 mod service_manager;
-mod signals;
 mod store;

@@ -5,6 +5,7 @@ mod page;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use pgpalisade_elect::Signals;
 use pgpalisade_load::{
     BenchConfig, BenchError, BenchReport, BenchTarget, Event, Path, Protocol, TokenFlag, Workload,
 };
@@ -14,7 +15,6 @@ use tokio_util::sync::CancellationToken;
 use super::text::Output;
 use super::{Failure, failed, run_to_end, tell};
 use crate::config::{Environment, address_of, parse_dsn, parse_time};
-use crate::signals::Signals;
 
 const APPLICATION_NAME: &str = "pgpalisade bench";
 

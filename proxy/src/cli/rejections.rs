@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use pgpalisade_authority::Scope;
+use pgpalisade_elect::Signals;
 use pgpalisade_fence::readable::escaped;
 use pgpalisade_rejection_log::line::{self, Filter, Line, Read};
 use rustix::process::Signal;
@@ -16,7 +17,6 @@ use super::moment::moment;
 use super::rejection_file::{self, RejectionFileError};
 use super::{Failure, failed, run_to_end};
 use crate::config::{Environment, Flags, Key, RawConfig};
-use crate::signals::Signals;
 use follow::Followed;
 
 /// Show the records of a rejection log, and follow it

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pgpalisade_elect::Signals;
 use pgpalisade_server::listener::{ListenAddr, Listener};
 use rustix::process::Signal;
 use tokio::sync::{mpsc, oneshot};
@@ -18,7 +19,6 @@ use crate::handover::{Handover, Predecessor};
 use crate::http::HttpError;
 use crate::local::{Local, Purpose};
 use crate::serve::{self, Equipment, ServeError};
-use crate::signals::Signals;
 use crate::{logging, service_manager};
 
 /// Run the proxy

@@ -11,12 +11,12 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
+use pgpalisade_elect::Signals;
 use pgpalisade_harness::postgres::SUPERUSER;
 use pgpalisade_harness::{HarnessError, scratch_directory, system};
 use rustix::process::Signal;
 use tokio_util::sync::CancellationToken;
 
-use crate::signals::Signals;
 use page::{Ink, Page};
 use servers::DemoServers;
 use story::Stage;

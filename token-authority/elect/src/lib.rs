@@ -29,6 +29,7 @@ pub use kubernetes::{Cluster, FollowedLease, LeaseName};
 pub use lock::{Lock, LockSpec};
 pub use proxied::LockKind;
 pub use session::Proxied;
+pub use signals::Signals;
 
 /// Exit code if leadership was lost in the only term: EX_TEMPFAIL of `sysexits.h`.
 const LOST: u8 = 75;

@@ -1,4 +1,4 @@
-//! Signals for this process: to end, or to be passed on to its command.
+//! Signals for this process: to end, or to be passed on to its command. The proxy listens to its own in the same way.
 
 use std::future::poll_fn;
 use std::io;
@@ -30,9 +30,33 @@ impl Caught {
     }
 }
 
-/// Each signal is received once.
+/// Signals that this process receives, each once.
+pub struct Signals(Vec<(Signal, unix::Signal)>);
+
+impl Signals {
+    /// Replaces the default action of these signals. Needs a runtime.
+    pub fn listen(to: &[Signal]) -> io::Result<Self> {
+        let listen = |&signal: &Signal| {
+            let kind = SignalKind::from_raw(signal.as_raw());
+            Ok((signal, unix::signal(kind)?))
+        };
+        to.iter().map(listen).collect::<io::Result<_>>().map(Self)
+    }
+
+    /// Cancel safe.
+    pub async fn next(&mut self) -> Signal {
+        poll_fn(|cx| {
+            let mut all = self.0.iter_mut();
+            let next =
+                all.find_map(|(signal, comes)| comes.poll_recv(cx).is_ready().then_some(*signal));
+            next.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+}
+
 pub(crate) struct LeaderSignals {
-    caught: Vec<(Signal, unix::Signal)>,
+    caught: Signals,
     /// Never awaited. If SIGCHLD were ignored, the system would not report how the command ended.
     _child: unix::Signal,
 }
@@ -45,13 +69,8 @@ impl LeaderSignals {
         if !ignores_hangup() {
             signals.push(Signal::HUP);
         }
-        let listen = |signal: Signal| {
-            let kind = SignalKind::from_raw(signal.as_raw());
-            Ok((signal, unix::signal(kind)?))
-        };
-        let caught: io::Result<_> = signals.into_iter().map(listen).collect();
         Ok(Self {
-            caught: caught?,
+            caught: Signals::listen(&signals)?,
             _child: unix::signal(SignalKind::child())?,
         })
     }
@@ -68,13 +87,7 @@ impl LeaderSignals {
 
     /// The next signal of any kind. Cancel safe.
     pub(crate) async fn any(&mut self) -> Caught {
-        poll_fn(|cx| {
-            let mut caught = self.caught.iter_mut();
-            let next = caught
-                .find_map(|(signal, comes)| comes.poll_recv(cx).is_ready().then_some(*signal));
-            next.map_or(Poll::Pending, |signal| Poll::Ready(Caught(signal)))
-        })
-        .await
+        Caught(self.caught.next().await)
     }
 }
 
