@@ -82,6 +82,28 @@ pub fn counted(count: impl TryInto<u64>, what: &str) -> String {
     }
 }
 
+/// Lines of these words, each with this indent, and no longer than so many columns if its first word allows it.
+#[must_use]
+pub fn wrapped(words: &str, indent: &str, columns: usize) -> String {
+    let mut text = String::from(indent);
+    let mut column = indent.len();
+    for (number, word) in words.split_whitespace().enumerate() {
+        let length = word.chars().count();
+        if number > 0 && column + 1 + length > columns {
+            text.push('\n');
+            text.push_str(indent);
+            column = indent.len();
+        } else if number > 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += length;
+    }
+    text.push('\n');
+    text
+}
+
 /// Whether a terminal or an editor would obey the character rather than show it. None is beyond U+FFFF.
 fn steers(c: char) -> bool {
     let invisible = matches!(

@@ -1,5 +1,7 @@
 //! The configuration file of the package: every key with its help, and its default or an example.
 
+use pgpalisade_fence::readable::wrapped;
+
 use super::key::{KEYS, Key, KeySpec, Sample, TomlType};
 
 /// Columns of a line, as everywhere in this repository.
@@ -12,7 +14,7 @@ upgrade in place (SIGUSR2). Names are written in full, such as connections.max: 
 [table].";
 
 pub(crate) fn example() -> String {
-    let mut text = comment(HEAD);
+    let mut text = wrapped(HEAD, "# ", COLUMNS);
     let mut headings: Vec<&str> = KEYS.iter().map(|spec| spec.heading).collect();
     let mut seen = Vec::new();
     headings.retain(|heading| {
@@ -48,22 +50,8 @@ fn described(spec: &KeySpec) -> String {
         TomlType::Tables => format!("[{value}]"),
         TomlType::Text | TomlType::Duration => format!("\"{value}\""),
     };
-    format!("\n{}{mark}{} = {value}\n", comment(&said), spec.name)
-}
-
-fn comment(text: &str) -> String {
-    let mut lines = vec![String::from("#")];
-    for word in text.split_whitespace() {
-        let is_full = |line: &String| line.len() + 1 + word.len() > COLUMNS;
-        if lines.last().is_none_or(is_full) {
-            lines.push(String::from("#"));
-        }
-        if let Some(line) = lines.last_mut() {
-            line.push(' ');
-            line.push_str(word);
-        }
-    }
-    lines.join("\n") + "\n"
+    let said = wrapped(&said, "# ", COLUMNS);
+    format!("\n{said}{mark}{} = {value}\n", spec.name)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use pgpalisade_fence::readable::wrapped;
 use pgpalisade_rejection_log::report::{
     Advice, Count, Finding, First, KindKey, NameKey, StatementShape, Summary, TallyRow, Top,
 };
@@ -123,7 +124,7 @@ fn statement(row: &TallyRow<StatementShape, First>) -> String {
 fn verdict(verdict: &Advice) -> String {
     let mut text = format!(
         "\n{}",
-        wrapped(&format!("Verdict: {}", verdict.headline), "")
+        wrapped(&format!("Verdict: {}", verdict.headline), "", COLUMNS)
     );
     for finding in &verdict.findings {
         text.push_str(&describe(finding));
@@ -132,7 +133,7 @@ fn verdict(verdict: &Advice) -> String {
         text.push('\n');
     }
     for caution in &verdict.cautions {
-        text.push_str(&wrapped(&format!("Note: {caution}"), "  "));
+        text.push_str(&wrapped(&format!("Note: {caution}"), "  ", COLUMNS));
     }
     text
 }
@@ -144,7 +145,7 @@ fn describe(finding: &Finding) -> String {
         finding.count.refused,
         finding.count.observed
     );
-    text.push_str(&wrapped(finding.advice, "  "));
+    text.push_str(&wrapped(finding.advice, "  ", COLUMNS));
     let or_dash = |name: &Option<String>| name.clone().unwrap_or_else(|| "-".to_owned());
     let rows = finding.who.iter().map(|row| {
         [
@@ -173,24 +174,4 @@ fn cells(count: &Count) -> [String; 4] {
         count.first.map(second).unwrap_or_default(),
         count.last.map(second).unwrap_or_default(),
     ]
-}
-
-/// The words, wrapped for a terminal, with a hanging indent.
-fn wrapped(words: &str, indent: &str) -> String {
-    let mut text = String::from(indent);
-    let mut column = indent.len();
-    for (number, word) in words.split_whitespace().enumerate() {
-        let length = word.chars().count();
-        if number > 0 && column + 1 + length > COLUMNS {
-            let _ = write!(text, "\n{indent}");
-            column = indent.len();
-        } else if number > 0 {
-            text.push(' ');
-            column += 1;
-        }
-        text.push_str(word);
-        column += length;
-    }
-    text.push('\n');
-    text
 }
