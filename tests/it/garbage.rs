@@ -11,7 +11,8 @@ use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
 use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::stage::Stage;
 use pgpalisade_test_servers::wire::{
-    Batch, Message, PROTOCOL_3_0, TRUSTED, Wire, pretty, startup_packet, trusted,
+    Batch, Message, PROTOCOL_3_0, SSL_REQUEST, TRUSTED, Wire, cancel_request, packet, pretty,
+    startup_packet,
 };
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
@@ -78,11 +79,6 @@ fn first_bytes(server: &TcpListener) -> (TcpStream, [u8; 8]) {
     (connection, first)
 }
 
-fn packet(code: u32, body: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(body.len() + 8).unwrap();
-    [&length.to_be_bytes(), &code.to_be_bytes(), body].concat()
-}
-
 /// Only a complete and valid packet opens a connection to PostgreSQL.
 #[test]
 fn nothing_but_sound_packets_reaches_the_server() {
@@ -120,7 +116,7 @@ fn cancel_requests_are_bounded() {
     let proxy = Proxy::start_with(options.flag("--connections-max", "2"));
     let cancel = || {
         let mut wire = Wire::connect(&proxy.endpoint());
-        wire.send_bytes(&packet(80_877_102, &[1; 8]));
+        wire.send_bytes(&cancel_request(&[1; 8]));
         wire
     };
     let mut clients: Vec<Wire> = (0..24).map(|_| cancel()).collect();
@@ -198,59 +194,6 @@ fn lengths_of_messages() {
     assert_serves(&stage);
 }
 
-/// Bodies that end too early, or contain invalid text.
-#[test]
-fn malformed_messages() {
-    let stage = stage();
-    for (tag, body) in [
-        (b'Q', b"".as_slice()),
-        (b'Q', b"SELECT 1"),
-        (b'Q', b"SELECT 1\0SELECT 2\0"),
-        (b'Q', b"SELECT '\xff\xfe'\0"),
-        (b'P', b""),
-        (b'P', b"name"),
-        (b'P', b"name\0SELECT 1\0\xff\xff"),
-        (b'P', b"name\0SELECT 1\0\0\x05\0\0"),
-        (b'B', b"portal\0"),
-        (b'B', b"\0\0\0\0\xff\xff"),
-        (b'B', b"\0\0\0\0\0\x01\x7f\xff\xff\xff"),
-        (b'D', b""),
-        (b'D', b"X\0"),
-        (b'D', b"Sno terminator"),
-        (b'E', b""),
-        (b'E', b"\0\0"),
-        (b'E', b"portal\0\0\0\0\0\0"),
-        (b'C', b"?\0"),
-        (b'F', b""),
-        (b'F', b"\0\0\0\x01\xff\xff\xff\xff"),
-        (b'S', b"more"),
-        (b'H', b"more"),
-        (b'f', b"no terminator"),
-    ] {
-        for token in ["1", ""] {
-            let parameters = trusted(&[("fencing.token", token)]);
-            let mut wire = Wire::login(
-                &stage.proxy.endpoint(),
-                if token.is_empty() {
-                    &TRUSTED
-                } else {
-                    &parameters
-                },
-            );
-            wire.send(&Batch::new().message(tag, body).sync().terminate());
-            let answer = wire.until_closed();
-            let errors = answer.iter().filter(|message| message.tag == b'E');
-            assert!(
-                errors.clone().all(|error| error.sqlstate() != "XX000"),
-                "{}{body:?}: {}",
-                char::from(tag),
-                pretty(&answer)
-            );
-        }
-    }
-    assert_serves(&stage);
-}
-
 #[test]
 fn random_bytes() {
     let stage = stage();
@@ -295,8 +238,7 @@ fn random_bytes() {
 #[test]
 fn bytes_after_ssl_request() {
     let stage = stage();
-    let request = [8_u32.to_be_bytes(), 80_877_103_u32.to_be_bytes()].concat();
-    let stuffed = [request.as_slice(), &startup_packet(PROTOCOL_3_0, &TRUSTED)].concat();
+    let stuffed = [&SSL_REQUEST[..], &startup_packet(PROTOCOL_3_0, &TRUSTED)].concat();
     let mut wire = Wire::connect(&stage.proxy.endpoint());
     wire.send_bytes(&stuffed);
     // Whether or not an `N` comes first: no login succeeds.

@@ -11,7 +11,7 @@ use pgpalisade_test_servers::postgres::scratch_dir;
 use pgpalisade_test_servers::programs::haproxy;
 use pgpalisade_test_servers::stage::Stage;
 use pgpalisade_test_servers::wire::{
-    Endpoint, Message, PROTOCOL_3_0, SSL_REQUEST, Wire, startup_packet,
+    Endpoint, Message, PROTOCOL_3_0, SSL_REQUEST, Wire, cancel_request, packet, startup_packet,
 };
 use rustix::net::sockopt::set_socket_linger;
 
@@ -31,15 +31,6 @@ enum Then {
 
 /// Description, encryption requests declined first, bytes to send, and the client's behaviour after them.
 type Case = (&'static str, Vec<[u8; 8]>, Vec<u8>, Then);
-
-fn packet(code: u32, body: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(body.len() + 8).unwrap();
-    [length.to_be_bytes(), code.to_be_bytes()]
-        .concat()
-        .into_iter()
-        .chain(body.iter().copied())
-        .collect()
-}
 
 /// Sends the encryption requests of `declined`, which must be declined, then `bytes`. Returns the rest of the reply
 /// as a driver would parse it.
@@ -76,114 +67,51 @@ fn what_is_no_startup_packet_is_answered_as_by_postgresql() {
     use Then::{HalfCloses, Waits};
     let stage = Stage::start();
     let whole = startup_packet(PROTOCOL_3_0, &[("user", "postgres")]);
-    let nothing = Vec::new;
+    let waits = |what, bytes: &[u8]| (what, vec![], bytes.to_vec(), Waits);
+    let after = |what, declined: &[[u8; 8]], bytes: &[u8], then| {
+        (what, declined.to_vec(), bytes.to_vec(), then)
+    };
+    let startup = |body| packet(PROTOCOL_3_0, body);
+    let get = b"GET / HTTP/1.1\r\nHost: db\r\n\r\n";
+    let unknown = startup_packet(PROTOCOL_3_0, &[("user", "nobody_at_all")]);
     let mut cases: Vec<Case> = vec![
-        ("nothing", vec![], nothing(), HalfCloses),
-        (
-            "a web client",
-            vec![],
-            b"GET / HTTP/1.1\r\nHost: db\r\n\r\n".to_vec(),
-            Waits,
-        ),
-        (
-            "a TLS client",
-            vec![],
-            b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03".to_vec(),
-            Waits,
-        ),
-        (
-            "an SSH client",
-            vec![],
-            b"SSH-2.0-OpenSSH_9.2\r\n".to_vec(),
-            Waits,
-        ),
-        (
+        after("nothing", &[], b"", HalfCloses),
+        waits("a web client", get),
+        waits("a TLS client", b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03"),
+        waits("an SSH client", b"SSH-2.0-OpenSSH_9.2\r\n"),
+        waits(
             "a client of PROXY v1",
-            vec![],
-            b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n".to_vec(),
-            Waits,
+            b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n",
         ),
-        ("protocol 2", vec![], packet(2 << 16, b"postgres\0"), Waits),
-        (
-            "protocol 4",
-            vec![],
-            packet(4 << 16, b"user\0postgres\0\0"),
-            Waits,
-        ),
-        (
-            "no terminator",
-            vec![],
-            packet(PROTOCOL_3_0, b"user\0postgres\0"),
-            Waits,
-        ),
-        (
+        waits("protocol 2", &packet(2 << 16, b"postgres\0")),
+        waits("protocol 4", &packet(4 << 16, b"user\0postgres\0\0")),
+        waits("no terminator", &startup(b"user\0postgres\0")),
+        waits(
             "text behind the terminator",
-            vec![],
-            packet(PROTOCOL_3_0, b"user\0postgres\0\0more\0"),
-            Waits,
+            &startup(b"user\0postgres\0\0more\0"),
         ),
-        (
-            "no user",
-            vec![],
-            packet(PROTOCOL_3_0, b"database\0postgres\0\0"),
-            Waits,
-        ),
-        ("no parameters", vec![], packet(PROTOCOL_3_0, b"\0"), Waits),
-        (
-            "a cancel request without a key",
-            vec![],
-            packet(80_877_102, b""),
-            Waits,
-        ),
-        (
-            "a cancel request with half a key",
-            vec![],
-            packet(80_877_102, &[0; 4]),
-            Waits,
-        ),
-        (
-            "a cancel request for nobody",
-            vec![],
-            packet(80_877_102, &[0; 8]),
-            Waits,
-        ),
-        (
-            "SSL, then nothing",
-            vec![SSL_REQUEST],
-            nothing(),
-            HalfCloses,
-        ),
-        (
+        waits("no user", &startup(b"database\0postgres\0\0")),
+        waits("no parameters", &startup(b"\0")),
+        waits("a cancel request without a key", &cancel_request(b"")),
+        waits("a cancel request with half a key", &cancel_request(&[0; 4])),
+        waits("a cancel request for nobody", &cancel_request(&[0; 8])),
+        after("SSL, then nothing", &[SSL_REQUEST], b"", HalfCloses),
+        after(
             "SSL and GSS, then nothing",
-            vec![SSL_REQUEST, GSSENC_REQUEST],
-            nothing(),
+            &[SSL_REQUEST, GSSENC_REQUEST],
+            b"",
             HalfCloses,
         ),
-        (
-            "SSL, then nonsense",
-            vec![SSL_REQUEST],
-            b"GET / HTTP/1.1\r\n\r\n".to_vec(),
-            Waits,
-        ),
-        (
+        after("SSL, then nonsense", &[SSL_REQUEST], get, Waits),
+        after(
             "SSL, then a cut packet",
-            vec![SSL_REQUEST],
-            whole[..6].to_vec(),
+            &[SSL_REQUEST],
+            &whole[..6],
             HalfCloses,
         ),
-        ("SSL twice", vec![SSL_REQUEST], SSL_REQUEST.to_vec(), Waits),
-        (
-            "GSS twice",
-            vec![GSSENC_REQUEST],
-            GSSENC_REQUEST.to_vec(),
-            Waits,
-        ),
-        (
-            "an unknown user",
-            vec![],
-            startup_packet(PROTOCOL_3_0, &[("user", "nobody_at_all")]),
-            Waits,
-        ),
+        after("SSL twice", &[SSL_REQUEST], &SSL_REQUEST, Waits),
+        after("GSS twice", &[GSSENC_REQUEST], &GSSENC_REQUEST, Waits),
+        waits("an unknown user", &unknown),
     ];
     for length in [0, 1, 4, 7, 10_005, i32::MAX, -1, i32::MIN] {
         let bytes = [length.to_be_bytes(), PROTOCOL_3_0.to_be_bytes()].concat();

@@ -4,7 +4,7 @@ use pgpalisade_test_servers::stage::Stage;
 use pgpalisade_test_servers::wire::{Batch, Message, TRUSTED, Wire, pretty, tags};
 
 /// Type and body. The test needs only some answer; PostgreSQL decides which.
-const MALFORMED: [(u8, &[u8]); 24] = [
+const MALFORMED: [(u8, &[u8]); 41] = [
     (b'H', b"x"),
     (b'H', b"\0\0\0\0"),
     (b'S', b"x"),
@@ -29,6 +29,23 @@ const MALFORMED: [(u8, &[u8]); 24] = [
     (b'Q', b"SELECT 1"),
     (b'Q', b"SELECT 1\0\0"),
     (b'Q', b"SELECT 1\0SELECT 2\0"),
+    (b'Q', b"SELECT '\xff\xfe'\0"),
+    (b'P', b""),
+    (b'P', b"name"),
+    (b'P', b"name\0SELECT 1\0\xff\xff"),
+    (b'P', b"name\0SELECT 1\0\0\x05\0\0"),
+    (b'B', b"portal\0"),
+    (b'B', b"\0\0\0\0\xff\xff"),
+    (b'B', b"\0\0\0\0\0\x01\x7f\xff\xff\xff"),
+    (b'D', b"Sno terminator"),
+    (b'E', b"\0\0"),
+    (b'E', b"portal\0\0\0\0\0\0"),
+    (b'C', b"?\0"),
+    (b'F', b""),
+    (b'F', b"\0\0\0\x01\xff\xff\xff\xff"),
+    (b'S', b"more"),
+    (b'H', b"more"),
+    (b'f', b"no terminator"),
 ];
 
 /// Messages around a malformed one.
@@ -57,7 +74,12 @@ fn l3_is_answered_as_postgresql_does() {
     for (tag, body) in MALFORMED {
         for (place, batch) in places(tag, body) {
             let mut direct = Wire::login(&stage.postgres.tcp(), &TRUSTED);
-            let (expected, got) = (direct.run_all(&batch), stage.plain().run_all(&batch));
+            // What is called, or cannot be read, might write.
+            let mut proxied = match tag == b'F' || std::str::from_utf8(body).is_err() {
+                true => stage.leader("1"),
+                false => stage.plain(),
+            };
+            let (expected, got) = (direct.run_all(&batch), proxied.run_all(&batch));
             let states = |answer: &[Message]| -> Vec<String> {
                 answer
                     .iter()

@@ -15,7 +15,7 @@ use std::time::Duration;
 use rustls::{ClientConnection, StreamOwned};
 use socket2::{SockFilter, SockRef};
 
-pub use batch::{Batch, cancel_request, startup_packet};
+pub use batch::{Batch, cancel_request, packet, startup_packet};
 pub use message::{Message, as_of_18, assert_error, errors, pretty, tags};
 
 use crate::machine::PATIENCE;

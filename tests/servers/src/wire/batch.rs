@@ -140,24 +140,24 @@ impl Batch {
     }
 }
 
+/// A packet in front of a session: a startup message by its version, or a request by its code.
+pub fn packet(code: u32, body: &[u8]) -> Vec<u8> {
+    [length(body.len() + 8).as_slice(), &code.to_be_bytes(), body].concat()
+}
+
 pub fn startup_packet(version: u32, parameters: &[(&str, &str)]) -> Vec<u8> {
-    let mut body = version.to_be_bytes().to_vec();
+    let mut body = Vec::new();
     for (name, value) in parameters {
         body.extend_from_slice(&text(name));
         body.extend_from_slice(&text(value));
     }
     body.push(0);
-    [length(body.len() + 4), body].concat()
+    packet(version, &body)
 }
 
 /// The key is pid and secret.
 pub fn cancel_request(key: &[u8]) -> Vec<u8> {
-    [
-        length(8 + key.len()),
-        80_877_102_u32.to_be_bytes().to_vec(),
-        key.to_vec(),
-    ]
-    .concat()
+    packet(80_877_102, key)
 }
 
 fn text(value: &str) -> Vec<u8> {
