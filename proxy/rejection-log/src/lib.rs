@@ -114,7 +114,13 @@ impl RejectionLog {
     ///
     /// The file cannot be opened, or the thread not started.
     pub fn open(file: Option<&Path>, literals: Literals) -> Result<Self, RejectionLogError> {
-        let sink = file.map(Sink::open).transpose()?;
+        let open = |path: &Path| {
+            Sink::open(path).map_err(|source| RejectionLogError::Open {
+                path: path.to_path_buf(),
+                source,
+            })
+        };
+        let sink = file.map(open).transpose()?;
         Self::start(sink, literals, QUEUE)
     }
 

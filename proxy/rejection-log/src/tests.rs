@@ -311,6 +311,25 @@ fn a_full_disk_is_counted_and_a_torn_line_spoils_no_other() {
     assert_eq!(lines[2]["token"], 3);
 }
 
+/// A proxy that was killed, or a full disk before SIGHUP.
+#[test]
+fn half_a_line_in_the_file_spoils_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r");
+    for (before, expect) in [("", ""), ("{}\n", "{}\n"), ("{\"ti", "{\"ti\n")] {
+        std::fs::write(&path, before).unwrap();
+        let sink = Some(Sink::open(&path).unwrap());
+        let log = RejectionLog::start(sink, Literals::Remove, 16).unwrap();
+        log.record(record(1));
+        drop(log);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let written = text.strip_prefix(expect).unwrap();
+        assert_eq!(written.lines().count(), 1, "{text}");
+        let line: Value = serde_json::from_str(written).unwrap();
+        assert_eq!(line["token"], 1);
+    }
+}
+
 fn events(level: tracing::Level, work: impl FnOnce(&RejectionLog)) -> Vec<Value> {
     #[derive(Clone, Default)]
     struct Captured(Arc<Mutex<Vec<u8>>>);

@@ -1,7 +1,7 @@
 //! The thread that writes rejection records: only it waits for the disk.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::record::{RejectionRecord, rfc3339};
 use super::repeats::{LeftOut, WINDOW};
-use super::{LogState, Message, RejectionLogError};
+use super::{LogState, Message};
 use pgpalisade_fence::rejection::Enforcement;
 use pgpalisade_fence::statement_text::StatementText;
 use pgpalisade_fence::traceparent::Traceparent;
@@ -58,13 +58,15 @@ macro_rules! event {
 pub(super) struct Sink {
     path: PathBuf,
     out: Box<dyn Write + Send>,
+    /// Whether it may end in half a line, which a failed write has left.
+    may_be_torn: bool,
 }
 
 pub(super) struct LogWriter {
     sink: Option<Sink>,
     shared: Arc<LogState>,
-    /// A failed write may have left half a line.
-    may_be_torn: bool,
+    /// Whether the last write has failed.
+    is_failing: bool,
     /// Records since the last written line that did not reach the file.
     missing: u64,
     dropped_told: Option<Instant>,
@@ -73,13 +75,11 @@ pub(super) struct LogWriter {
 }
 
 impl Sink {
-    pub(super) fn open(path: &Path) -> Result<Self, RejectionLogError> {
-        let file = open_append(path).map_err(|source| RejectionLogError::Open {
-            path: path.to_path_buf(),
-            source,
-        })?;
+    pub(super) fn open(path: &Path) -> std::io::Result<Self> {
+        let file = open_append(path)?;
         Ok(Self {
             path: path.to_path_buf(),
+            may_be_torn: ends_in_half_a_line(&file, path),
             out: Box::new(file),
         })
     }
@@ -88,6 +88,7 @@ impl Sink {
     pub(super) fn to(out: impl Write + Send + 'static) -> Self {
         Self {
             path: PathBuf::from("/dev/null"),
+            may_be_torn: false,
             out: Box::new(out),
         }
     }
@@ -99,6 +100,19 @@ fn open_append(path: &Path) -> std::io::Result<File> {
         .create(true)
         .mode(0o640)
         .open(path)
+}
+
+/// Whether a file ends in half a line, as far as it can be read.
+fn ends_in_half_a_line(file: &File, path: &Path) -> bool {
+    let has_lines = |metadata: Metadata| metadata.is_file() && metadata.len() > 0;
+    let last = || {
+        let mut file = File::open(path)?;
+        file.seek(SeekFrom::End(-1))?;
+        let mut last = [0];
+        file.read_exact(&mut last)?;
+        std::io::Result::Ok(last)
+    };
+    file.metadata().is_ok_and(has_lines) && !last().is_ok_and(|last| last == *b"\n")
 }
 
 /// Checks whether [`open_append`] would succeed. For a missing file another one beside it is created and removed.
@@ -119,7 +133,7 @@ impl LogWriter {
         Self {
             sink,
             shared,
-            may_be_torn: false,
+            is_failing: false,
             missing: 0,
             dropped_told: None,
             observed_told: None,
@@ -200,10 +214,10 @@ impl LogWriter {
 
     fn reopen(&mut self) {
         let Some(sink) = &mut self.sink else { return };
-        match open_append(&sink.path) {
-            Ok(file) => {
-                sink.out = Box::new(file);
-                self.may_be_torn = false;
+        match Sink::open(&sink.path) {
+            Ok(opened) => {
+                *sink = opened;
+                self.is_failing = false;
                 tracing::info!(path = %sink.path.display(), "rejection log reopened");
             }
             Err(error) => {
@@ -276,18 +290,18 @@ impl LogWriter {
             return true;
         };
         // A torn line is ended first. One write per line: other appenders cannot split it.
-        let start = if self.may_be_torn { "\n" } else { "" };
+        let start = if sink.may_be_torn { "\n" } else { "" };
         match sink.out.write_all(format!("{start}{line}\n").as_bytes()) {
             Ok(()) => {
-                self.may_be_torn = false;
+                (sink.may_be_torn, self.is_failing) = (false, false);
                 true
             }
             Err(error) => {
                 // Once per outage: a full disk must not fill the log.
-                if !self.may_be_torn {
+                if !self.is_failing {
                     tracing::error!(path = %sink.path.display(), %error, "cannot write to the rejection log");
                 }
-                self.may_be_torn = true;
+                (sink.may_be_torn, self.is_failing) = (true, true);
                 false
             }
         }
