@@ -127,7 +127,7 @@ pub(crate) async fn serve(
     if let Some(mut old) = handover.predecessor.take() {
         old.take_over(&equipment.listeners).await;
     }
-    let http = start_http(config.http.as_ref(), equipment.http, &facts, &closing).await?;
+    let served = Arc::clone(&facts);
     let console = config.console.as_ref();
     let console = console.and_then(|_| equipment.listeners.pop());
     let open = |listener| OpenConsole::open(listener, equipment.users, signals.orders, facts);
@@ -135,6 +135,8 @@ pub(crate) async fn serve(
     let listeners = equipment.listeners.into_iter().zip(grants);
     let accepting = server.accept(listeners.collect());
     let _ = ready.send(accepting.addresses()); // The receiver may be gone.
+    // Last, because the predecessor may still have the address.
+    let http = start_http(config.http.as_ref(), equipment.http, served, &closing).await;
 
     let successor = successor(&accepting, console.as_ref(), &mut handover);
     let successor = closing.run_until_cancelled(successor).await;
@@ -249,15 +251,16 @@ async fn successor(
 async fn start_http(
     config: Option<&HttpAddr>,
     listener: Option<HttpListener>,
-    facts: &Arc<Facts>,
+    facts: Arc<Facts>,
     closing: &CancellationToken,
-) -> Result<Option<HttpServer>, HttpError> {
+) -> Option<HttpServer> {
     let listener = match (listener, config) {
         (None, Some(address)) => inherit_http(address, closing).await,
         (listener, _) => listener,
     };
-    let start = |listener| HttpServer::start(listener, Arc::clone(facts), closing.clone());
-    listener.map(start).transpose()
+    let started = HttpServer::start(listener?, facts, closing.clone());
+    let failed = |error: &HttpError| tracing::error!(%error, "cannot serve HTTP");
+    started.inspect_err(failed).ok()
 }
 
 /// Listens for HTTP once the predecessor has released the address. Sessions are served meanwhile.
