@@ -217,11 +217,6 @@ pub(crate) fn names_that_look_at_argument() -> impl Iterator<Item = &'static str
     names.chain([SET_CONFIG])
 }
 
-/// Whether a function runs an SQL text that it is given.
-pub(crate) fn runs_text(name: &str) -> bool {
-    writer(name).is_some_and(|writer| writer.why == TEXT.why)
-}
-
 /// The entry of a function that counts as a write. Takes the name as PostgreSQL parses it, without its schema:
 /// extensions live in any schema. A user's function with such a name costs a refused read.
 pub(crate) fn writer(name: &str) -> Option<&'static WritingFunction> {

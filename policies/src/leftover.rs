@@ -14,7 +14,6 @@ use strum::{IntoStaticStr, VariantArray};
 
 use crate::control::Control;
 use crate::effects::{Effects, Tables};
-use crate::functions;
 use crate::set_config;
 use crate::settings::{self, Literal, Setting, literal};
 
@@ -139,7 +138,7 @@ pub(crate) fn assignment(node: &NodeEnum, at: Range<usize>) -> Option<Assignment
         }
         NodeEnum::SelectStmt(select) => {
             let (name, again) = set_config::assigned(select)?;
-            if *name == *SEARCH_PATH && may_name_temporary(&again) {
+            if select.target_list.iter().any(makes_temporary_by_call) {
                 return None;
             }
             Assignment::SetByCall { name, again }
@@ -251,21 +250,36 @@ const TEMPORARY_SCHEMA: &str = "pg_temp";
 
 const SEARCH_PATH: &str = "search_path";
 
-/// Whether objects without a schema may become temporary: the schemas before that one may not exist.
+/// Whether objects without a schema become temporary.
 fn makes_temporary(set: &VariableSetStmt) -> bool {
-    let texts = set.args.iter().map_while(|arg| match literal(arg) {
-        Some(Literal::Text(name)) if name != "pg_catalog" && name != "public" => Some(name),
+    let names = set.args.iter().filter_map(|arg| match literal(arg) {
+        Some(Literal::Text(name)) => Some(name),
         _ => None,
     });
-    set.name.eq_ignore_ascii_case(SEARCH_PATH)
-        && texts
-            .into_iter()
-            .any(|name| name.starts_with(TEMPORARY_SCHEMA))
+    set.name.eq_ignore_ascii_case(SEARCH_PATH) && begins_with_temporary(names)
 }
 
-/// Whether a list of schemas in one text may name the temporary one: PostgreSQL folds what is not quoted.
-fn may_name_temporary(list: &str) -> bool {
-    list.to_ascii_lowercase().contains(TEMPORARY_SCHEMA)
+/// Whether the first schema is the temporary one. As a rule, there is none of the user's name.
+fn begins_with_temporary<'a>(mut names: impl Iterator<Item = &'a str>) -> bool {
+    let first = names.find(|name| *name != "$user");
+    first.is_some_and(|name| name.starts_with(TEMPORARY_SCHEMA))
+}
+
+/// Whether a call of set_config does that. PostgreSQL folds what is not quoted in the text.
+fn makes_temporary_by_call(target: &Node) -> bool {
+    let Some([name, value, _]) = set_config::call(target).map(|call| call.args.as_slice()) else {
+        return false;
+    };
+    let is_other =
+        |name| !matches!(name, Literal::Text(name) if name.eq_ignore_ascii_case(SEARCH_PATH));
+    match constant(value) {
+        Some(Literal::Text(path)) if !constant(name).is_some_and(is_other) => {
+            let path = path.to_ascii_lowercase();
+            let names = path.split(',').map(|name| name.trim().trim_matches('"'));
+            begins_with_temporary(names)
+        }
+        _ => false,
+    }
 }
 
 fn is_temporary(relation: Option<&RangeVar>, on_commit: i32) -> bool {
@@ -335,7 +349,11 @@ pub(crate) fn of_name(name: &str) -> Option<Leftover> {
         | "pg_start_backup"
         | "isn_weak" => Some(Leftover::Process),
         "setseed" | "set_limit" => Some(Leftover::Setting),
-        name if functions::runs_text(name) => Some(Leftover::Unread),
+        // They run a text that they are given.
+        "ts_stat" | "connectby" | "xpath_table" => Some(Leftover::Unread),
+        _ if name.starts_with("query_to_xml") || name.starts_with("crosstab") => {
+            Some(Leftover::Unread)
+        }
         _ => None,
     }
 }
@@ -366,27 +384,13 @@ fn sets_only_locally(node: &NodeEnum) -> bool {
 }
 
 fn is_local_call(target: &Node) -> bool {
-    let Some(NodeEnum::ResTarget(target)) = &target.node else {
-        return false;
-    };
-    match target.val.as_ref().and_then(|value| value.node.as_ref()) {
-        Some(NodeEnum::FuncCall(call)) => match call.args.as_slice() {
-            [name, value, local] => {
-                let sets_path = matches!(
-                    literal(name),
-                    Some(Literal::Text(name)) if name.eq_ignore_ascii_case(SEARCH_PATH)
-                );
-                let may_be_temporary = match constant(value) {
-                    Some(Literal::Text(path)) => may_name_temporary(path),
-                    _ => true,
-                };
-                is_simple(name)
-                    && is_simple(value)
-                    && !(sets_path && may_be_temporary)
-                    && matches!(literal(local), Some(Literal::Boolean(true)))
-            }
-            _ => false,
-        },
+    match set_config::call(target).map(|call| call.args.as_slice()) {
+        Some([name, value, local]) => {
+            is_simple(name)
+                && is_simple(value)
+                && matches!(literal(local), Some(Literal::Boolean(true)))
+                && !makes_temporary_by_call(target)
+        }
         _ => false,
     }
 }
@@ -451,9 +455,23 @@ mod tests {
                 Some(Leftover::Setting),
             ),
             (
-                "SELECT set_config('search_path', $1, true)",
+                "SELECT set_config('search_path'::text, '\"$user\", \"pg_temp\"', true)",
                 Some(Leftover::Setting),
             ),
+            (
+                "SELECT set_config($1, 'pg_temp', true)",
+                Some(Leftover::Setting),
+            ),
+            (
+                "SELECT rank('a', 'b', true) WITHIN GROUP (ORDER BY set_config('work_mem', '1MB', false))",
+                Some(Leftover::Setting),
+            ),
+            ("SET LOCAL search_path = app, pg_temp", None),
+            (
+                "SELECT set_config('search_path', 'app, pg_temp', true)",
+                None,
+            ),
+            ("SELECT set_config('search_path', $1, true)", None),
             ("SELECT set_config('search_path', 'a', true)", None),
             ("SELECT set_config('a.b', $1::text, true)", None),
             ("SELECT set_config('a.b', '42'::text, true)", None),

@@ -139,18 +139,14 @@ enum SetConfigCall<'a> {
     Other,
 }
 
-fn target_control(target: &Node) -> SetConfigCall<'_> {
+/// A target that is nothing but a call of set_config.
+pub(crate) fn call(target: &Node) -> Option<&FuncCall> {
     let Some(NodeEnum::ResTarget(target)) = &target.node else {
-        return SetConfigCall::Other;
+        return None;
     };
-    let Some(NodeEnum::FuncCall(call)) = target.val.as_ref().and_then(|value| value.node.as_ref())
-    else {
-        return SetConfigCall::Other;
+    let Some(NodeEnum::FuncCall(call)) = target.val.as_ref()?.node.as_ref() else {
+        return None;
     };
-    set_config_call(call).unwrap_or(SetConfigCall::Other)
-}
-
-fn set_config_call(call: &FuncCall) -> Option<SetConfigCall<'_>> {
     let plain = call.agg_order.is_empty()
         && call.agg_filter.is_none()
         && call.over.is_none()
@@ -164,12 +160,18 @@ fn set_config_call(call: &FuncCall) -> Option<SetConfigCall<'_>> {
         }
         _ => false,
     };
+    (plain && called).then_some(call)
+}
+
+fn target_control(target: &Node) -> SetConfigCall<'_> {
+    let control = call(target).and_then(|call| control(call));
+    control.unwrap_or(SetConfigCall::Other)
+}
+
+fn control(call: &FuncCall) -> Option<SetConfigCall<'_>> {
     let [name, value, local] = call.args.as_slice() else {
         return None;
     };
-    if !plain || !called {
-        return None;
-    }
     let Literal::Text(name) = cast_literal(name, Type::Text)? else {
         return None;
     };
