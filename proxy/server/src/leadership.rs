@@ -77,10 +77,10 @@ impl Leadership {
 
     /// Adds a connection that gets no token. It is closed once this proxy leads.
     pub(crate) fn add_without_token(&self, id: u64, connection: Arc<ForcedEnd>) {
-        self.without.lock().insert(id, connection);
+        self.without.lock().insert(id, Arc::clone(&connection));
         // A term may have begun since the connection has looked.
         if self.term().is_some() {
-            self.end_those_without_token();
+            connection.order(Cause::LeadGained);
         }
     }
 

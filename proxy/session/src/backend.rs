@@ -398,11 +398,12 @@ impl Session {
     }
 }
 
-/// Whether PostgreSQL's grammar has refused a text, of which nothing has run. A function that runs one tells so (`W`).
+/// Whether PostgreSQL's grammar has refused a text, of which nothing has run. A function that runs one tells it (`q`),
+/// or that it does (`W`).
 fn is_refused_by_grammar(error: &[u8]) -> bool {
     let field = |letter| backend::error_field(error, letter);
     let in_grammar = matches!(field(b'F'), Some(b"gram.y" | b"scan.l" | b"parser.c"));
-    in_grammar && field(b'W').is_none()
+    in_grammar && field(b'W').or(field(b'q')).is_none()
 }
 
 /// Whether one transaction ends and the next begins.

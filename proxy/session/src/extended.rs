@@ -234,7 +234,7 @@ impl Session {
     fn long_name(&mut self, tag: FrontendTag, frame: Frame<'_>) -> Action {
         if frame.is_whole() {
             self.malformed(tag, frame)
-        } else if frame.body.len() > NAMES_MAX {
+        } else if frame.body.len() > NAMES_MAX + START_MIN {
             let error = WireError::Malformed(frame.header.tag);
             self.end_for_violation(error).into()
         } else {

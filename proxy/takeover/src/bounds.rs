@@ -97,6 +97,8 @@ pub(super) fn too_far(mark: Mark, claim: Claim, bounds: &TokenBounds) -> Declare
     let bound = match bounds.max_token {
         _ if claim.is_take() && mark.token.next().is_none() => Bound::Last,
         Some(most) if claim.is_take() && mark.token.get() >= most => Bound::MaxToken(most),
+        // Says that the token was accepted before.
+        _ if bounds.max_step == Some(0) => Bound::MaxStep(0),
         _ if has_to_be_issued(claim, bounds) => Bound::Issued,
         // The authority judges by nothing else.
         _ => Bound::MaxStep(bounds.max_step.unwrap_or_default()),
