@@ -164,8 +164,8 @@ pub(crate) fn call(target: &Node) -> Option<&FuncCall> {
 }
 
 fn target_control(target: &Node) -> SetConfigCall<'_> {
-    let control = call(target).and_then(|call| control(call));
-    control.unwrap_or(SetConfigCall::Other)
+    let called = call(target).and_then(control);
+    called.unwrap_or(SetConfigCall::Other)
 }
 
 fn control(call: &FuncCall) -> Option<SetConfigCall<'_>> {
