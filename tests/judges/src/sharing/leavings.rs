@@ -20,7 +20,7 @@ pub const WORLD: &str = "
     CREATE VIEW leaves AS SELECT who, n, runs(sql) FROM texts;";
 
 /// `~` stands for the front of a name.
-const LEAVINGS: [&str; 39] = [
+const LEAVINGS: [&str; 43] = [
     "SET work_mem = '#kB'",
     "SET statement_timeout = '#min'",
     "SET search_path = %, public",
@@ -44,6 +44,7 @@ const LEAVINGS: [&str; 39] = [
     "SET LOCAL application_name = '%'",
     "SET LOCAL work_mem = '#kB'",
     "SELECT set_config('app.name', '%', true)",
+    "SELECT set_config('app.name', '%'::text, true)",
     "PREPARE ~p AS SELECT '%'",
     "DECLARE ~c CURSOR WITH HOLD FOR SELECT '%' FROM generate_series(1, 9)",
     "DECLARE ~d CURSOR FOR SELECT '%'",
@@ -55,9 +56,12 @@ const LEAVINGS: [&str; 39] = [
     "SELECT '%' AS owner INTO TEMP ~i",
     "LISTEN ~n",
     "SELECT pg_advisory_lock(#)",
+    "SELECT (#::bigint).pg_advisory_lock",
+    "SELECT x.pg_try_advisory_lock FROM generate_series(#::bigint, #) AS x",
     "SELECT pg_try_advisory_lock_shared(#)",
     "SELECT pg_advisory_xact_lock(#)",
     "SELECT setseed(0.#)",
+    "SELECT (0.#::float8).setseed",
     "SELECT nextval('public.counter') > 0",
     // No reset removes it, so no function may do it.
     "LOAD 'auto_explain'",

@@ -30,7 +30,9 @@ pub struct Place {
 
 impl Place {
     fn start(backends: usize, flags: &[String]) -> Self {
-        let max = backends.to_string();
+        // Of several, clients may keep all but one.
+        let max = if backends > 1 { backends + 1 } else { 1 };
+        let max = max.to_string();
         let own = [
             "--pool",
             "transaction",
