@@ -7,15 +7,14 @@
 use std::ops::Range;
 
 use pg_query::NodeEnum;
-use pg_query::protobuf::{
-    DoStmt, Node, OnCommitAction, RangeVar, SelectStmt, VariableSetKind, VariableSetStmt,
-};
+use pg_query::protobuf::{DoStmt, Node, VariableSetKind, VariableSetStmt};
 use strum::{IntoStaticStr, VariantArray};
 
 use crate::control::Control;
 use crate::effects::{Effects, Tables};
 use crate::set_config;
 use crate::settings::{self, Literal, Setting, literal};
+use crate::temporary;
 
 /// Bit of `DECLARE .. WITH HOLD` (`CURSOR_OPT_HOLD` in PostgreSQL's `parsenodes.h`).
 const WITH_HOLD: i32 = 0x20;
@@ -117,7 +116,7 @@ const NOT_RUN_AGAIN: [&str; 11] = [
 /// The setting of a SET, RESET or set_config.
 pub(crate) fn assignment(node: &NodeEnum, at: Range<usize>) -> Option<Assignment> {
     let assignment = match node {
-        NodeEnum::VariableSetStmt(set) if is_for_session(set) && !makes_temporary(set) => {
+        NodeEnum::VariableSetStmt(set) if is_for_session(set) && !temporary::is_made_by(node) => {
             if is_utf8(set) {
                 return Some(Assignment::Utf8);
             }
@@ -138,7 +137,7 @@ pub(crate) fn assignment(node: &NodeEnum, at: Range<usize>) -> Option<Assignment
         }
         NodeEnum::SelectStmt(select) => {
             let (name, again) = set_config::assigned(select)?;
-            if select.target_list.iter().any(makes_temporary_by_call) {
+            if select.target_list.iter().any(temporary::is_made_by_call) {
                 return None;
             }
             Assignment::SetByCall { name, again }
@@ -164,9 +163,8 @@ fn is_utf8(set: &VariableSetStmt) -> bool {
 
 pub(crate) fn of(node: &NodeEnum, effects: &Effects, controls: &[Control]) -> Option<Leftover> {
     use NodeEnum as N;
-    let temporary = |is: bool| is.then_some(Leftover::Temporary);
     let seen = match node {
-        N::VariableSetStmt(set) if makes_temporary(set) => return temporary(true),
+        N::VariableSetStmt(_) if temporary::is_made_by(node) => return Some(Leftover::Temporary),
         N::VariableSetStmt(set) => return is_for_session(set).then_some(Leftover::Setting),
         N::DiscardStmt(_) | N::TransactionStmt(_) => return None,
         // ANALYZE runs it.
@@ -190,35 +188,7 @@ pub(crate) fn of(node: &NodeEnum, effects: &Effects, controls: &[Control]) -> Op
         }
         N::ListenStmt(_) => Some(Leftover::Channel),
         N::LoadStmt(_) => Some(Leftover::Process),
-        N::CreateStmt(create) => temporary(is_temporary(create.relation.as_ref(), create.oncommit)),
-        N::CreateTableAsStmt(create) => {
-            let into = create.into.as_ref();
-            temporary(into.is_some_and(|into| is_temporary(into.rel.as_ref(), into.on_commit)))
-        }
-        N::SelectStmt(select) => {
-            let into = first_arm(select).into_clause.as_ref();
-            temporary(into.is_some_and(|into| is_temporary(into.rel.as_ref(), into.on_commit)))
-        }
-        N::CreateFunctionStmt(create) => temporary(is_temporary_name(&create.funcname)),
-        N::DefineStmt(define) => temporary(is_temporary_name(&define.defnames)),
-        N::CreateDomainStmt(create) => temporary(is_temporary_name(&create.domainname)),
-        N::CreateEnumStmt(create) => temporary(is_temporary_name(&create.type_name)),
-        N::CreateRangeStmt(create) => temporary(is_temporary_name(&create.type_name)),
-        N::CompositeTypeStmt(create) => temporary(is_temporary(create.typevar.as_ref(), KEPT)),
-        N::CreateForeignTableStmt(create) => {
-            let base = create.base_stmt.as_ref();
-            temporary(base.is_some_and(|base| is_temporary(base.relation.as_ref(), KEPT)))
-        }
-        N::ImportForeignSchemaStmt(import) => {
-            temporary(import.local_schema.starts_with(TEMPORARY_SCHEMA))
-        }
-        N::CreateConversionStmt(create) => temporary(is_temporary_name(&create.conversion_name)),
-        N::CreateOpClassStmt(create) => temporary(is_temporary_name(&create.opclassname)),
-        N::CreateOpFamilyStmt(create) => temporary(is_temporary_name(&create.opfamilyname)),
-        N::CreateStatsStmt(create) => temporary(is_temporary_name(&create.defnames)),
-        N::ViewStmt(view) => temporary(is_temporary(view.view.as_ref(), KEPT)),
-        N::CreateSeqStmt(create) => temporary(is_temporary(create.sequence.as_ref(), KEPT)),
-        _ => None,
+        _ => temporary::is_made_by(node).then_some(Leftover::Temporary),
     };
     seen.max(of_functions(node, effects))
 }
@@ -241,71 +211,6 @@ fn of_block(block: &DoStmt) -> Option<Leftover> {
             || of_name(&word.to_ascii_lowercase()) == Some(Leftover::Process)
     };
     words.any(lasts).then_some(Leftover::Process)
-}
-
-const KEPT: i32 = OnCommitAction::OncommitNoop as i32;
-
-/// The schema of temporary objects, or the start of its name.
-const TEMPORARY_SCHEMA: &str = "pg_temp";
-
-const SEARCH_PATH: &str = "search_path";
-
-/// Whether objects without a schema become temporary.
-fn makes_temporary(set: &VariableSetStmt) -> bool {
-    let names = set.args.iter().filter_map(|arg| match literal(arg) {
-        Some(Literal::Text(name)) => Some(name),
-        _ => None,
-    });
-    set.name.eq_ignore_ascii_case(SEARCH_PATH) && begins_with_temporary(names)
-}
-
-/// Whether the first schema is the temporary one. As a rule, there is none of the user's name.
-fn begins_with_temporary<'a>(mut names: impl Iterator<Item = &'a str>) -> bool {
-    let first = names.find(|name| *name != "$user");
-    first.is_some_and(|name| name.starts_with(TEMPORARY_SCHEMA))
-}
-
-/// Whether a call of set_config does that. PostgreSQL folds what is not quoted in the text.
-fn makes_temporary_by_call(target: &Node) -> bool {
-    let Some([name, value, _]) = set_config::call(target).map(|call| call.args.as_slice()) else {
-        return false;
-    };
-    let is_other =
-        |name| !matches!(name, Literal::Text(name) if name.eq_ignore_ascii_case(SEARCH_PATH));
-    match constant(value) {
-        Some(Literal::Text(path)) if !constant(name).is_some_and(is_other) => {
-            let path = path.to_ascii_lowercase();
-            let names = path.split(',').map(|name| name.trim().trim_matches('"'));
-            begins_with_temporary(names)
-        }
-        _ => false,
-    }
-}
-
-fn is_temporary(relation: Option<&RangeVar>, on_commit: i32) -> bool {
-    let is_temporary = |relation: &RangeVar| {
-        relation.relpersistence == "t" || relation.schemaname.starts_with(TEMPORARY_SCHEMA)
-    };
-    on_commit != OnCommitAction::OncommitDrop as i32 && relation.is_some_and(is_temporary)
-}
-
-/// Whether a name is in the schema of temporary objects.
-fn is_temporary_name(names: &[Node]) -> bool {
-    let schema = |node: &Node| match &node.node {
-        Some(NodeEnum::String(text)) => text.sval.starts_with(TEMPORARY_SCHEMA),
-        _ => false,
-    };
-    // A database may stand in front.
-    names.iter().rev().nth(1).is_some_and(schema)
-}
-
-/// The arm of UNION and similar that INTO stands in.
-fn first_arm(select: &SelectStmt) -> &SelectStmt {
-    let mut arm = select;
-    while let Some(left) = &arm.larg {
-        arm = left;
-    }
-    arm
 }
 
 /// Whether SET or RESET has an effect beyond its transaction, other than on the client's tokens.
@@ -389,17 +294,9 @@ fn is_local_call(target: &Node) -> bool {
             is_simple(name)
                 && is_simple(value)
                 && matches!(literal(local), Some(Literal::Boolean(true)))
-                && !makes_temporary_by_call(target)
+                && !temporary::is_made_by_call(target)
         }
         _ => false,
-    }
-}
-
-/// A constant, also with a cast.
-fn constant(value: &Node) -> Option<Literal<'_>> {
-    match value.node.as_ref()? {
-        NodeEnum::TypeCast(cast) => constant(cast.arg.as_deref()?),
-        _ => literal(value),
     }
 }
 

@@ -24,6 +24,7 @@ mod policy;
 pub mod scan;
 mod set_config;
 mod settings;
+mod temporary;
 mod unread;
 mod walk;
 mod write_reason;

@@ -3,9 +3,10 @@
 use serde::Serialize;
 use serde::ser;
 
+use super::attributes::Notation;
 use super::scope::LockedClause;
 use super::trace::TokenTrace;
-use super::{At, Attributes, FirstArg, TableUse, UnknownShape, Walk};
+use super::{At, FirstArg, TableUse, UnknownShape, Walk};
 use crate::analysis::Computes;
 use crate::effects::Category;
 use crate::functions;
@@ -73,7 +74,7 @@ impl Of {
         match name {
             "RangeVar" => return Self::RangeVar(RangeVar::default()),
             "RangeFunction" => {
-                walk.has_function_in_from = true;
+                walk.attributes.has_function_in_from = true;
                 return Self::Other(name);
             }
             "FuncCall" => {
@@ -139,16 +140,15 @@ impl Walk {
         Ok(())
     }
 
-    /// Walks a field in which the names may be those of functions: `(expr).f` and `alias.f` call `f(expr)`.
-    /// <https://www.postgresql.org/docs/current/sql-expressions.html#SQL-EXPRESSIONS-FUNCTION-CALLS>
-    fn with_attributes<T: Serialize + ?Sized>(
+    /// Walks a field in which the names may be those of functions.
+    fn with_notation<T: Serialize + ?Sized>(
         &mut self,
-        attributes: Attributes,
+        notation: Notation,
         value: &T,
     ) -> Result<(), UnknownShape> {
-        let outer = std::mem::replace(&mut self.attributes, attributes);
+        let outer = std::mem::replace(&mut self.attributes.notation, notation);
         value.serialize(&mut *self)?;
-        self.attributes = outer;
+        self.attributes.notation = outer;
         Ok(())
     }
 
@@ -179,9 +179,9 @@ impl Walk {
             // LIKE in a CREATE TABLE only reads. A table that a foreign key references gets triggers, so it is
             // altered.
             ("TableLikeClause", "relation") => self.with_role(TableUse::Read, value),
-            ("ColumnRef", "fields") => self.with_attributes(Attributes::ColumnStart, value),
-            ("AIndirection", "indirection") => self.with_attributes(Attributes::Expression, value),
-            ("AIndices", _) => self.with_attributes(Attributes::None, value),
+            ("ColumnRef", "fields") => self.with_notation(Notation::ColumnStart, value),
+            ("AIndirection", "indirection") => self.with_notation(Notation::Expression, value),
+            ("AIndices", _) => self.with_notation(Notation::None, value),
             _ => value.serialize(&mut *self),
         }
     }

@@ -3,6 +3,7 @@
 //! The walk uses `Serialize`, which every type of the parse tree derives, so it also reaches nodes that this code
 //! does not know. The decoder bounds its depth: it refuses more than 100 levels.
 
+mod attributes;
 mod fields;
 mod scope;
 mod serializer;
@@ -19,10 +20,10 @@ use crate::control::Mistake;
 use crate::effects::{ANY_SETTING, Category, Tables};
 use crate::found::Found;
 use crate::functions::{self, Reach};
-use crate::leftover;
 use crate::object_name::ObjectName;
 use crate::settings::{Setting, reserved};
 use crate::write_reason::WriteReason;
+use attributes::Attributes;
 use scope::NameScopes;
 use trace::{Token, TokenTrace};
 
@@ -66,9 +67,7 @@ fn walk<T: Serialize + ?Sized>(node: &T, direct: TableUse) -> Result<Found, Unkn
         scopes: NameScopes::default(),
         trace: None,
         first_arg: FirstArg::NotWanted,
-        attributes: Attributes::None,
-        columns: Vec::new(),
-        has_function_in_from: false,
+        attributes: Attributes::default(),
         write: None,
         category: None,
         writes: Vec::new(),
@@ -110,9 +109,6 @@ struct Walk {
     trace: Option<TokenTrace>,
     first_arg: FirstArg,
     attributes: Attributes,
-    /// Names of columns that would be functions, if FROM has a value that is not a row.
-    columns: Vec<Box<str>>,
-    has_function_in_from: bool,
     write: Option<WriteReason>,
     category: Option<Category>,
     writes: Vec<ObjectName>,
@@ -146,18 +142,6 @@ enum FirstArg {
     /// The next list holds the arguments.
     Wanted,
     Found(TokenTrace),
-}
-
-/// What the names that follow may be in the notation of attributes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Attributes {
-    None,
-    /// A column's: the next one is a column or a table.
-    ColumnStart,
-    /// Of a table's row, or of what a function in FROM returns.
-    ColumnRest,
-    /// Of an expression.
-    Expression,
 }
 
 impl Walk {
@@ -217,21 +201,6 @@ impl Walk {
         self.functions.push(name);
     }
 
-    /// Notes a name that may be a column's or a function's. Only functions that matter are told from columns.
-    fn attribute(&mut self, name: &str) {
-        let matters = || functions::writer(name).is_some() || leftover::of_name(name).is_some();
-        match self.attributes {
-            Attributes::ColumnStart => self.attributes = Attributes::ColumnRest,
-            Attributes::ColumnRest if matters() => self.columns.push(name.into()),
-            Attributes::Expression if matters() => self.call_by_attribute(name.into()),
-            _ => {}
-        }
-    }
-
-    fn call_by_attribute(&mut self, name: Box<str>) {
-        self.call(ObjectName { schema: None, name }, None);
-    }
-
     /// Counts in any schema: a function outside of `pg_catalog` can only hide its own effects.
     fn set_config(&mut self, first: Option<&TokenTrace>) {
         let name = first.and_then(|first| first.constant(&["text"]));
@@ -255,11 +224,8 @@ impl Walk {
     }
 
     fn finish(mut self) -> Found {
-        if self.has_function_in_from {
-            let columns = std::mem::take(&mut self.columns);
-            columns
-                .into_iter()
-                .for_each(|name| self.call_by_attribute(name));
+        for name in std::mem::take(&mut self.attributes).into_called() {
+            self.call(ObjectName { schema: None, name }, None);
         }
         let tables = self.scopes.resolve();
         let mut writes = self.writes;

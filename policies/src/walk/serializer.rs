@@ -38,7 +38,7 @@ impl<'a> ser::Serializer for &'a mut Walk {
 
     fn serialize_str(self, value: &str) -> Result<(), UnknownShape> {
         self.note(|| Token::Text(value.into()));
-        self.attribute(value);
+        self.attributes.note(value);
         Ok(())
     }
 
