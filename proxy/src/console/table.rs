@@ -133,17 +133,6 @@ pub(super) fn time(time: SystemTime) -> Cell {
     rfc3339(time).into()
 }
 
-/// The format code of binary values.
-const BINARY: i16 = 1;
-
-fn format(formats: &[i16], number: usize) -> i16 {
-    let format = match formats {
-        [one] => Some(one),
-        each => each.get(number),
-    };
-    format.copied().unwrap_or_default()
-}
-
 impl Table {
     /// Makes the rows on another thread, since tables may be long, and takes of them there what is to be shown.
     pub(super) async fn read<T: Send + 'static>(
@@ -168,41 +157,23 @@ impl Table {
         })
     }
 
-    pub(super) fn description(&self, formats: &[i16]) -> RowDescription {
-        let columns = columns(self.columns);
-        let fields = columns.iter().enumerate().map(|(number, column)| {
+    pub(super) fn description(&self) -> RowDescription {
+        let fields = columns(self.columns).into_iter().map(|column| {
             let (type_oid, type_len) = match column.kind {
                 ColumnType::Text => (25, -1),
                 ColumnType::Number => (20, 8),
             };
-            // No table, no column of one, no type modifier.
-            FieldDescription::new(
-                column.name.into(),
-                0,
-                0,
-                type_oid,
-                type_len,
-                -1,
-                format(formats, number),
-            )
+            // No table, no column of one, no type modifier, as a text.
+            FieldDescription::new(column.name.into(), 0, 0, type_oid, type_len, -1, 0)
         });
         RowDescription::new(fields.collect())
     }
-
-    pub(super) fn takes(&self, formats: &[i16]) -> bool {
-        let is_count = formats.len() < 2 || formats.len() == columns(self.columns).len();
-        is_count && formats.iter().all(|format| matches!(format, 0 | 1))
-    }
 }
 
-pub(super) fn data_row(row: &[Cell], formats: &[i16]) -> DataRow {
-    encode::data_row(row.iter().enumerate().map(|(number, cell)| match cell {
+pub(super) fn data_row(row: &[Cell]) -> DataRow {
+    encode::data_row(row.iter().map(|cell| match cell {
         Cell::Null => None,
-        Cell::Number(value) if format(formats, number) == BINARY => {
-            Some(Cow::from(value.to_be_bytes().to_vec()))
-        }
         Cell::Number(value) => Some(Cow::from(value.to_string().into_bytes())),
-        // In both formats.
         Cell::Text(text) => Some(Cow::from(text.as_bytes())),
     }))
 }
@@ -251,12 +222,10 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_two_forms() {
+    fn cells_are_texts_without_control_characters() {
         let row = [Cell::Number(-2), Cell::Null, Cell::from("a\0\u{202e}")];
         let text = b"\0\0\0\x02-2\xff\xff\xff\xff\0\0\0\x03a??";
-        assert_eq!(data_row(&row, &[]).data[..], *text);
-        let binary = b"\0\0\0\x08\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff\xff\0\0\0\x03a??";
-        assert_eq!(data_row(&row, &[1]).data[..], *binary);
+        assert_eq!(data_row(&row).data[..], *text);
         assert_eq!(Cell::from(u64::MAX), Cell::Number(i64::MAX));
     }
 }

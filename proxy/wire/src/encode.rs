@@ -4,12 +4,7 @@
 
 use bytes::{BufMut, BytesMut};
 pub use pgwire::messages::Message;
-pub use pgwire::messages::data::{
-    DataRow, FieldDescription, NoData, ParameterDescription, RowDescription,
-};
-pub use pgwire::messages::extendedquery::{
-    BindComplete, CloseComplete, ParseComplete, PortalSuspended,
-};
+pub use pgwire::messages::data::{DataRow, FieldDescription, RowDescription};
 pub use pgwire::messages::response::{
     CommandComplete, EmptyQueryResponse, ErrorResponse, ReadyForQuery,
 };

@@ -1,12 +1,8 @@
 //! Frontend messages.
 
 use bytes::BytesMut;
-use pgwire::messages::DecodeContext;
-pub use pgwire::messages::Message;
-pub use pgwire::messages::extendedquery::{
-    Bind, Close, Describe, Execute, Parse, TARGET_TYPE_BYTE_STATEMENT,
-};
-pub use pgwire::messages::simplequery::Query;
+use pgwire::messages::simplequery::Query;
+use pgwire::messages::{DecodeContext, Message};
 
 use super::header::{LARGE_BODY_MAX, SMALL_BODY_MAX};
 use super::{WireError, split_cstr, split_text};
@@ -173,53 +169,16 @@ pub fn function_call(body: &[u8]) -> Option<(u32, Vec<&[u8]>)> {
     (rest.len() == 2).then_some((u32::from_be_bytes(*function), arguments))
 }
 
-/// A frontend message with this body, as pgwire's type.
+/// A Query as pgwire's type. Bytes that are not UTF-8 become U+FFFD.
 ///
 /// # Errors
 ///
-/// [`WireError::Malformed`] if the body does not have the layout of the type to its last byte. pgwire would panic.
-/// Strings are read as UTF-8; other bytes become U+FFFD.
-pub fn read<M: Message>(mut body: BytesMut) -> Result<M, WireError> {
-    let tag = M::message_type().unwrap_or_default();
-    let malformed = WireError::Malformed(tag);
-    if !is_whole(tag, &body) {
-        return Err(malformed);
-    }
+/// As [`query`]. pgwire panics at a body without its NUL.
+pub fn read_query(mut body: BytesMut) -> Result<Query, WireError> {
+    query(&body)?;
     let length = body.len() + 4;
-    M::decode_body(&mut body, length, &DecodeContext::default()).map_err(|_| malformed)
-}
-
-/// Whether a body has the layout of its type, to its last byte:
-/// <https://www.postgresql.org/docs/current/protocol-message-formats.html>
-fn is_whole(tag: u8, body: &[u8]) -> bool {
-    let string = |rest| split_cstr(rest).map(|(_, rest)| rest);
-    let rest = match tag {
-        b'Q' => string(body),
-        b'P' => string(body)
-            .and_then(string)
-            .and_then(|rest| counted(rest, |rest| rest.get(4..))),
-        b'B' => string(body)
-            .and_then(string)
-            .and_then(|rest| counted(rest, |rest| rest.get(2..)))
-            .and_then(|rest| counted(rest, value))
-            .and_then(|rest| counted(rest, |rest| rest.get(2..))),
-        b'E' => return execute(body).is_ok(),
-        b'D' | b'C' => return target(tag, body).is_ok(),
-        _ => None,
-    };
-    rest.is_some_and(<[u8]>::is_empty)
-}
-
-fn value(body: &[u8]) -> Option<&[u8]> {
-    let (len, rest) = body.split_first_chunk()?;
-    // A negative length means NULL.
-    rest.get(usize::try_from(i32::from_be_bytes(*len)).unwrap_or(0)..)
-}
-
-/// Skips a 16-bit count and as many items.
-fn counted(body: &[u8], item: impl Fn(&[u8]) -> Option<&[u8]>) -> Option<&[u8]> {
-    let (count, rest) = body.split_first_chunk()?;
-    (0..u16::from_be_bytes(*count)).try_fold(rest, |rest, _| item(rest))
+    Query::decode_body(&mut body, length, &DecodeContext::default())
+        .map_err(|_| WireError::Malformed(b'Q'))
 }
 
 pub fn execute(body: &[u8]) -> Result<&[u8], WireError> {
@@ -246,10 +205,13 @@ mod tests {
     #[test]
     fn a_query_ends_with_its_only_nul() {
         assert_eq!(query(b"SELECT 1\0"), Ok(&b"SELECT 1"[..]));
+        let read = |body: &[u8]| read_query(body.into()).map(|read| read.query);
+        assert_eq!(read(b"SELECT 1\0"), Ok("SELECT 1".into()));
         assert_eq!(query(b"\0"), Ok(&b""[..]));
         // A decoder that does not stop at the frame would take what follows the NUL for a second statement.
         for bad in [&b""[..], b"SELECT 1", b"SELECT 1\0DELETE FROM t\0"] {
             assert_eq!(query(bad), Err(WireError::Malformed(b'Q')), "{bad:?}");
+            assert_eq!(read(bad), Err(WireError::Malformed(b'Q')), "{bad:?}");
         }
     }
 
@@ -308,34 +270,6 @@ mod tests {
         }
         let null = b"\0\0\x03\xb8\0\x01\0\x01\0\x01\xff\xff\xff\xff\0\x01";
         assert_eq!(function_call(null), None);
-    }
-
-    /// pgwire panics at most of these bodies.
-    #[test]
-    fn a_body_is_read_from_its_first_to_its_last_byte() {
-        fn reads<M: Message>(body: &[u8]) -> Result<M, WireError> {
-            for cut in 0..body.len() {
-                assert!(read::<M>(BytesMut::from(&body[..cut])).is_err(), "{cut}");
-            }
-            assert!(read::<M>([body, b"\0"].concat().as_slice().into()).is_err());
-            read(body.into())
-        }
-        assert_eq!(reads(b"SELECT 1\0"), Ok(Query::new("SELECT 1".into())));
-        let parse = Parse::new(Some("s".into()), "SELECT $1".into(), vec![23]);
-        assert_eq!(reads(b"s\0SELECT $1\0\0\x01\0\0\0\x17"), Ok(parse));
-        let values = vec![Some("ab".into()), None];
-        let bind = Bind::new(Some("p".into()), None, vec![1], values, vec![1, 0]);
-        let layout = b"p\0\0\0\x01\0\x01\0\x02\0\0\0\x02ab\xff\xff\xff\xff\0\x02\0\x01\0\0";
-        assert_eq!(reads(layout), Ok(bind));
-        assert_eq!(
-            reads(b"p\0\0\0\0\x01"),
-            Ok(Execute::new(Some("p".into()), 1))
-        );
-        assert_eq!(reads(b"Sx\0"), Ok(Describe::new(b'S', Some("x".into()))));
-        assert_eq!(reads(b"P\0"), Ok(Close::new(b'P', None)));
-        // The count of the formats says more than there is.
-        let short = b"p\0s\0\xff\xff\0\0\0\0";
-        assert!(read::<Bind>(BytesMut::from(&short[..])).is_err());
     }
 
     #[test]
