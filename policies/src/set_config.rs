@@ -51,10 +51,13 @@ pub(crate) fn assigned(select: &SelectStmt) -> Option<(Box<str>, Box<str>)> {
 
 /// Whether a SELECT has nothing but its targets.
 pub(crate) fn is_plain(select: &SelectStmt) -> bool {
+    select.from_clause.is_empty() && select.where_clause.is_none() && rest_is_plain(select)
+}
+
+/// Whether a SELECT has nothing but its targets, FROM and WHERE.
+fn rest_is_plain(select: &SelectStmt) -> bool {
     select.distinct_clause.is_empty()
         && select.into_clause.is_none()
-        && select.from_clause.is_empty()
-        && select.where_clause.is_none()
         && select.group_clause.is_empty()
         && select.having_clause.is_none()
         && select.window_clause.is_empty()
@@ -79,23 +82,9 @@ pub(crate) fn is_of_pg_dump(select: &SelectStmt) -> Option<&'static str> {
     let [from] = select.from_clause.as_slice() else {
         return None;
     };
-    let rest_is_plain = select.with_clause.is_none()
-        && select.distinct_clause.is_empty()
-        && select.into_clause.is_none()
-        && select.group_clause.is_empty()
-        && select.having_clause.is_none()
-        && select.locking_clause.is_empty()
-        && select.op == SetOperation::SetopNone as i32;
-    let Some(NodeEnum::ResTarget(target)) = &target.node else {
+    let [name, value, local] = call(target)?.args.as_slice() else {
         return None;
     };
-    let Some(NodeEnum::FuncCall(call)) = &target.val.as_ref()?.node else {
-        return None;
-    };
-    let [name, value, local] = call.args.as_slice() else {
-        return None;
-    };
-    let is_called = call.funcname.last().and_then(text_of) == Some("set_config");
     let is_constant = literal(value).is_some() && literal(local).is_some();
     let Some(NodeEnum::RangeVar(table)) = &from.node else {
         return None;
@@ -110,8 +99,7 @@ pub(crate) fn is_of_pg_dump(select: &SelectStmt) -> Option<&'static str> {
     let left = compares.lexpr.as_deref()?;
     let right = compares.rexpr.as_deref().and_then(literal);
     let is_known = matches!(right, Some(Literal::Text(text)) if text == BY_PG_DUMP);
-    let all = rest_is_plain
-        && is_called
+    let all = rest_is_plain(select)
         && is_constant
         && is_settings
         && is_equal
@@ -128,6 +116,25 @@ fn is_name_column(node: &Node) -> bool {
         }
         _ => false,
     }
+}
+
+/// Whether a plain SELECT runs PostgreSQL's own set_config, and nothing of a user: without a schema, the path may lead to
+/// another function, or to a domain with a CHECK.
+pub(crate) fn is_certain(select: &SelectStmt) -> bool {
+    let in_catalog =
+        |names: &[Node]| matches!(names, [schema, _] if text_of(schema) == Some("pg_catalog"));
+    let is_certain = |arg: &Node| match &arg.node {
+        Some(NodeEnum::TypeCast(cast)) => {
+            let of_catalog = cast.type_name.as_ref();
+            of_catalog.is_some_and(|name| in_catalog(&name.names))
+        }
+        _ => true,
+    };
+    let mut targets = select.target_list.iter();
+    targets.all(|target| {
+        call(target)
+            .is_some_and(|call| in_catalog(&call.funcname) && call.args.iter().all(is_certain))
+    })
 }
 
 enum SetConfigCall<'a> {

@@ -93,3 +93,21 @@ Holder
     );
     check(Worth::NotAsked, all);
 }
+
+/// Found by reading: what seems to be a declaration runs a user's function, or the CHECK of a domain.
+#[test]
+fn n16_a_declaration_that_the_path_leads_elsewhere() {
+    let all = conversations(
+        "
+Bare, Elsewhere, grouped
+    {lift} = SELECT sets('default_transaction_read_only', 'off') | RESET ALL; SET search_path = shadow, public, pg_catalog
+    {call} = SELECT set_config('fencing.scope', '', false) | SELECT set_config('fencing.token', '', true) \
+    | SELECT pg_catalog.set_config('fencing.scope'::text, '', false)
+    SET search_path = shadow, public, pg_catalog
+    queries, pipeline, text: BEGIN ;; {lift} ;; COMMIT ;; {call} \
+    | {lift} ;; COMMIT ;; {call} \
+    | BEGIN ;; {lift} ;; COMMIT AND CHAIN ;; {call} ;; COMMIT
+",
+    );
+    check(Worth::NotAsked, all);
+}

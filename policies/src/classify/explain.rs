@@ -1,7 +1,7 @@
 //! EXPLAIN, and whether it executes its statement.
 
 use pg_query::NodeEnum;
-use pg_query::protobuf::{ExplainStmt, Node};
+use pg_query::protobuf::{CreateTableAsStmt, ExplainStmt, Node};
 
 use super::statement::look as look_statement;
 use crate::effects::Tables;
@@ -26,7 +26,9 @@ pub(super) fn look(explain: &ExplainStmt) -> Result<Found, UnknownShape> {
     let executes = executes(&explain.options);
     let inner = look_statement(query)?;
     let found = match query {
+        // PostgreSQL computes the arguments, also for a plan.
         NodeEnum::ExecuteStmt(_) => inner,
+        NodeEnum::CreateTableAsStmt(create) if runs_by_name(create) => inner.inside(),
         _ if executes == Executes::Nothing => planned(inner),
         // A set_config that ANALYZE executes declares no token.
         _ => inner.inside(),
@@ -40,6 +42,14 @@ pub(super) fn look(explain: &ExplainStmt) -> Result<Found, UnknownShape> {
         },
     }
     .named("EXPLAIN"))
+}
+
+fn runs_by_name(create: &CreateTableAsStmt) -> bool {
+    let query = create
+        .query
+        .as_deref()
+        .and_then(|query| query.node.as_ref());
+    matches!(query, Some(NodeEnum::ExecuteStmt(_)))
 }
 
 /// A plan reveals something of all its tables and changes none. Planning may call functions that do not write.

@@ -26,7 +26,7 @@ pub(super) fn statement(raw: &RawStmt, text: &str) -> Result<Statement, UnknownS
     controls.extend(found.mistake.take().map(Control::Mistake));
     let why = found.why.clone();
     let computes = match found.computes {
-        Computes::Anything if only_steers(kind, &controls) => Computes::Steers,
+        Computes::Anything if only_steers(node, kind, &controls) => Computes::Steers,
         computes => computes,
     };
     let effects = found.effects();
@@ -57,13 +57,15 @@ fn place(raw: &RawStmt, text: &str) -> Range<usize> {
 }
 
 /// Whether a statement only steers the session.
-fn only_steers(kind: &str, controls: &[Control]) -> bool {
+fn only_steers(node: &NodeEnum, kind: &str, controls: &[Control]) -> bool {
     match kind {
         "BEGIN" | "COMMIT" | "ROLLBACK" | "SAVEPOINT" | "RELEASE" | "ROLLBACK TO" | "SET"
         | "SHOW" | "DISCARD" | "DEALLOCATE" | "LISTEN" | "UNLISTEN" | "CLOSE CURSOR"
         | "LOCK TABLE" => true,
         // SELECT has these controls only if it is nothing but set_config of literals.
-        "SELECT" => controls.iter().any(Control::is_fencing),
+        "SELECT" if controls.iter().any(Control::is_fencing) => {
+            matches!(node, NodeEnum::SelectStmt(select) if set_config::is_certain(select))
+        }
         _ => false,
     }
 }

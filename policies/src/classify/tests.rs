@@ -489,6 +489,11 @@ fn pg_dump_reads() {
         ("pg_settings", "pg_settings, others"),
         ("'view, foreign-table'", "writes()"),
         ("WHERE", "FOR UPDATE -- WHERE"),
+        ("relation_kind'", "relation_kind' ORDER BY lo_unlink(1)"),
+        ("relation_kind'", "relation_kind' LIMIT lo_unlink(1)"),
+        ("relation_kind'", "relation_kind' OFFSET lo_unlink(1)"),
+        ("false) FROM", "false) FILTER (WHERE lo_unlink(1) > 0) FROM"),
+        ("false) FROM", "false ORDER BY lo_unlink(1)) FROM"),
         (
             "= 'restrict_nonsystem_relation_kind'",
             "= 'restrict_nonsystem_relation_kind' OR true",
@@ -547,7 +552,8 @@ fn what_only_steers_computes_nothing() {
         "rollback to s",
         "set fencing.token = 34",
         "set search_path = s",
-        "select set_config('fencing.token', '34', false)",
+        "select pg_catalog.set_config('fencing.token', '34', false)",
+        "select pg_catalog.set_config('fencing.token', '34'::pg_catalog.text, 'f'::boolean)",
         "show all",
         "discard all",
         "lock table t",
@@ -563,6 +569,15 @@ fn what_only_steers_computes_nothing() {
     }
     let constant = of("select 1").in_doubt(Opaque::Encoding);
     assert!(constant.statements[0].may_hide_a_write());
+    // The path may lead to something of a user.
+    for text in [
+        "select set_config('fencing.token', '34', false)",
+        "select pg_catalog.set_config('fencing.token'::text, '34', false)",
+        "select pg_catalog.set_config('fencing.token', '34', 'f'::bool)",
+        "select pg_catalog.set_config('fencing.token', '', false), set_config('fencing.scope', '', false)",
+    ] {
+        assert!(of(text).statements[0].may_hide_a_write(), "{text}");
+    }
 }
 
 #[test]

@@ -15,6 +15,11 @@ SELECT ('made'::text).pg_create_restore_point
 [also 25006] SELECT lowrite(lo_open(4242, 131072), 'z')
 [also 25006] SELECT lo_truncate(lo_open(4242, 131072), 1)
 [also 25006] SELECT lo_import('/dev/null')
+[also 25006] SELECT set_config(name, 'view, foreign-table', false) FROM pg_settings WHERE name = 'restrict_nonsystem_relation_kind' LIMIT lo_unlink(4242)
+[also 25006] SELECT set_config(name, 'view, foreign-table', false) FROM pg_settings WHERE name = 'restrict_nonsystem_relation_kind' OFFSET lo_unlink(4242) - 1
+[also 25006] SELECT set_config(name, 'view, foreign-table', false) FROM pg_settings WHERE name = 'restrict_nonsystem_relation_kind' ORDER BY lo_unlink(4242)
+[also 25006] PREPARE one(int) AS SELECT $1 ;; EXPLAIN EXECUTE one(lo_unlink(4242))
+[also 25006] PREPARE two(int) AS SELECT $1 ;; EXPLAIN CREATE TABLE made AS EXECUTE two(lo_unlink(4242))
 SELECT lo_export(4242, '/dev/null')
 SELECT pg_logical_emit_message(false, 'a', 'b')
 SELECT pg_logical_emit_message(true, 'a', 'b')

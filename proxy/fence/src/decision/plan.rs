@@ -153,13 +153,17 @@ impl<'a> Walk<'a> {
         self.check_requirement(statement)?;
         self.check_guard(statement, later)?;
         self.plan.guard = self.plan.guard.after(statement);
-        if statement.may_hide_a_write() && self.may_write() {
-            self.wrote = Wrote::Yes;
-        }
+        let could_write = self.may_write();
         for control in &statement.controls {
             self.check_control(control)?;
             let rolled_back = had_failed.then(|| end_of_failed(control)).flatten();
             self.apply(control, rolled_back.as_ref().unwrap_or(control));
+        }
+        // A token is declared before the statement that sets it runs.
+        let may_write = could_write || self.may_write();
+        let goes_on = !statement.controls.iter().any(ends_transaction);
+        if statement.may_hide_a_write() && may_write && goes_on {
+            self.wrote = Wrote::Yes;
         }
         Ok(())
     }

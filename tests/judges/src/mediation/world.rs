@@ -47,7 +47,11 @@ const WORLD: &str = "
     CREATE FUNCTION sets_local(name text, value text) RETURNS text LANGUAGE plpgsql
         AS $$ BEGIN RETURN set_config(name, value, true); END $$;
     CREATE FUNCTION runs(statement text) RETURNS int LANGUAGE plpgsql
-        AS $$ BEGIN EXECUTE statement; RETURN 1; END $$";
+        AS $$ BEGIN EXECUTE statement; RETURN 1; END $$;
+    CREATE SCHEMA shadow;
+    CREATE FUNCTION shadow.set_config(text, text, boolean) RETURNS text LANGUAGE plpgsql
+        AS $$ BEGIN PERFORM public.w(); RETURN $2; END $$;
+    CREATE DOMAIN shadow.text AS pg_catalog.text CHECK (public.w() > 0)";
 
 /// Objects for judges. A table's comment names its scopes.
 const JUDGEMENT: &str = "
