@@ -24,6 +24,12 @@ impl Analysis {
         let controls = may_change_names(start).then_some(Control::MayChangeNames);
         Self::unread(why.into(), controls.into_iter().collect())
     }
+
+    /// Analysis of a whole text that took too long to understand.
+    #[must_use]
+    pub fn given_up(text: &[u8]) -> Self {
+        analysis(text, Opaque::Parser.into())
+    }
 }
 
 /// A single write that may do anything. If the text names a `fencing.` setting, it counts as a mistake: it may or may

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgpalisade_policies::{Analysis, Opaque, TextEncoding, classify};
+use pgpalisade_policies::{Analysis, TextEncoding, classify};
 
 use crate::aside::Aside;
 use crate::timers::Timers;
@@ -31,9 +31,11 @@ impl Classification {
 
     /// The text's verdict. Needs a tokio runtime.
     pub(crate) async fn of(self, text: Vec<u8>, encoding: TextEncoding) -> Arc<Analysis> {
-        let classified = self.aside.run(move || classify(&text, encoding));
+        let text: Arc<[u8]> = text.into();
+        let read = Arc::clone(&text);
+        let classified = self.aside.run(move || classify(&read, encoding));
         let verdict = self.timers.timeout(WAIT_MAX, classified).await;
         let verdict = verdict.ok().flatten();
-        Arc::new(verdict.unwrap_or_else(|| Analysis::opaque(Opaque::Parser, b"")))
+        Arc::new(verdict.unwrap_or_else(|| Analysis::given_up(&text)))
     }
 }

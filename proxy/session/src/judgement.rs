@@ -99,6 +99,10 @@ impl Session {
         let prepared = self.prepared.as_ref();
         let classified = prepared.and_then(|done| done.verdict.clone());
         let verdict = match (classified, weigh(text)) {
+            // The next time there may be time for it.
+            (Some(verdict), _) if verdict.statements.iter().any(Statement::is_unread) => {
+                return Ok(verdict);
+            }
             (Some(verdict), _) => verdict,
             (None, Weight::Light) => Arc::new(classify(text, encoding)),
             (None, Weight::Heavy) => {
