@@ -130,6 +130,9 @@ pub struct Limits {
     pub login: usize,
     /// Idle read-only backends of a login that are kept for clients with tokens, while the login has any.
     pub leaders: usize,
+    /// Backends that open at once for logins that PostgreSQL is to decide on: who has proved nothing leaves most places
+    /// to others.
+    pub undecided: usize,
     /// Wait of a client.
     pub wait: Duration,
     /// Time after which an idle backend is closed.

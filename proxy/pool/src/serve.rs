@@ -51,6 +51,10 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
     /// The oldest waiter, and every second time the oldest with tokens. No idle backend closes while it can serve.
     fn next_step(&self, now: Duration, places: Places) -> Option<(L, Access<T>, Step)> {
         let mut next = None;
+        let undecided = |backend: &&Backend<L, T>| {
+            backend.access == Access::New && matches!(backend.state, State::Opening)
+        };
+        let may_try = self.backends.values().filter(undecided).count() < self.limits.undecided;
         let mut first = (true, true, u64::MAX);
         for (name, login) in &self.logins {
             for (access, line) in &login.lines {
@@ -59,6 +63,9 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
                 let (Some(head), Some(step)) = (head, step) else {
                     continue;
                 };
+                if *access == Access::New && !may_try && !matches!(step, Step::Lend(_)) {
+                    continue;
+                }
                 let is_second = self.tokens_first && !access.is_tokens();
                 let rank = (matches!(step, Step::MakeRoom(_)), is_second, head.number);
                 if rank < first {

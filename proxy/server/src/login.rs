@@ -313,8 +313,8 @@ async fn establish(
         let seat = Seat::new(worker, client, login.login, login.cancel_key);
         entry.on_authenticated(seat.backend_pid());
         entry.check_marks(wanted.as_ref())?;
-        let told = login.greeting.initial.reported.default_access();
-        Service::Shared(Box::new(ClientHalf::begin(entry.fence, scope, told)), seat)
+        let half = ClientHalf::shared(entry.fence, scope, login.greeting);
+        Service::Shared(Box::new(half), seat)
     } else {
         let mut server = connect(worker, request).await?;
         let authenticating =

@@ -4,7 +4,6 @@ mod admissions;
 pub(crate) mod backends;
 pub(crate) mod cancel_keys;
 pub(crate) mod census;
-mod greeting;
 mod places;
 pub mod view;
 
@@ -19,7 +18,6 @@ use pgpalisade_policies::PoolMode;
 use tokio::sync::Semaphore;
 
 pub(crate) use admissions::{Admissions, Admitted};
-pub(crate) use greeting::{Greeting, InitialReports};
 pub(crate) use places::Places;
 
 /// How long a client has a server connection for itself.
@@ -65,21 +63,16 @@ pub struct Pooling {
     pub(crate) shared: Option<(BackendLimits, Places)>,
     /// Places of connections beside the pool.
     pub(crate) own: Arc<Semaphore>,
-    /// Turns of logins on which PostgreSQL is to decide. Who has proved nothing leaves most places to others.
-    pub(crate) undecided: Arc<Semaphore>,
 }
-
-/// Share of all connections, as a divisor, that may be opened at once for logins that were never admitted.
-const UNDECIDED: usize = 4;
 
 impl Pooling {
     pub(crate) fn new(pool: Pool, workers: NonZeroUsize) -> Self {
-        let (shared, own, all) = match pool {
-            Pool::Session => (None, 0, 0),
+        let (shared, own) = match pool {
+            Pool::Session => (None, 0),
             Pool::Transaction(mut limits) => {
-                let (places, own, all) = (Places::new(&limits), limits.sessions, limits.max.get());
+                let (places, own) = (Places::new(&limits, workers), limits.sessions);
                 limits.leaders = limits.leaders.div_ceil(workers.get());
-                (Some((limits, places)), own, all)
+                (Some((limits, places)), own)
             }
         };
         Self {
@@ -88,7 +81,6 @@ impl Pooling {
             pools: view::Pools::default(),
             shared,
             own: Arc::new(Semaphore::new(own)),
-            undecided: Arc::new(Semaphore::new(all.div_ceil(UNDECIDED))),
         }
     }
 }

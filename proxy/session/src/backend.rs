@@ -6,6 +6,7 @@ use pgpalisade_policies::{Access, Chain, CommitsInside, Control, Statement, Writ
 
 use super::action::Disposition;
 use super::endings::{Ending, TERMINATED};
+use super::greeting::is_of_guard;
 use super::in_flight::{InFlight, Origin, Request};
 use super::ledger::ReplyRoute;
 use super::lending::Tenancy;
@@ -156,7 +157,9 @@ impl Session {
                 self.adopt_settings();
             }
         }
-        self.settle_reported(status);
+        if status == TransactionStatus::Idle {
+            self.settle_reported();
+        }
         let server = &mut self.server;
         server.is_committed_midway = false;
         // By now the server has also reported the settings that it has reset.
@@ -229,7 +232,6 @@ impl Session {
         client.state.apply(&client.fence, accepted, control);
         if chains(control) {
             server.ledger.begin_another();
-            client.settings.note_undone();
         }
         if ends_transaction(control) {
             // If another transaction has begun in the same request, ReadyForQuery does not show this.
@@ -238,10 +240,7 @@ impl Session {
         match control {
             Control::Commit { .. } | Control::PrepareTransaction => self.adopt_settings(),
             Control::Rollback { .. } => self.client.settings.drop_pending(),
-            Control::RollbackTo(_) => {
-                self.client.settings.note_undone();
-                self.doubt_settings();
-            }
+            Control::RollbackTo(_) => self.doubt_settings(),
             Control::ResetAll | Control::DiscardAll => self.on_reset_all(control),
             _ => {}
         }
@@ -353,21 +352,19 @@ impl Session {
             return Disposition::Relay;
         };
         self.server.text_settings.on_report(name, reported);
-        let is_told = matches!(name, b"default_transaction_read_only" | b"in_hot_standby");
+        let is_told = is_of_guard(name);
         let is_resetting = self.is_resetting();
-        if !is_told && !is_resetting && self.is_lent() {
-            self.on_setting_reported(name, reported);
+        if is_resetting && !is_told {
+            return self.on_reset_reported(name, body);
+        }
+        if !is_told && self.is_lent() {
+            self.on_setting_reported(name, body);
         }
         if name == IN_HOT_STANDBY.as_bytes() {
             self.server.read_only.on_standby_report(reported);
         }
         if name != DEFAULT_READ_ONLY.as_bytes() {
-            // This client has never known what another has changed.
-            return if is_resetting && !is_told {
-                Disposition::Drop
-            } else {
-                Disposition::Relay
-            };
+            return Disposition::Relay;
         }
         // Any value but a clear "on" leaves the guard in doubt, so it is set again.
         let reported = read_only::parse(reported).unwrap_or(Access::ReadWrite);
@@ -383,6 +380,20 @@ impl Session {
         } else {
             Disposition::Drop
         }
+    }
+
+    /// Notes a report of the proxy's own statements. This client has never known what another has changed.
+    fn on_reset_reported(&mut self, name: &[u8], body: &[u8]) -> Disposition {
+        let server = &mut self.server;
+        if server.applied.is_some() {
+            server.reported.note_applied(body);
+            return Disposition::Drop;
+        }
+        if !server.reported.note_reset(name, body) {
+            return Disposition::Drop;
+        }
+        self.client.told = Arc::clone(server.greeting());
+        Disposition::Relay
     }
 
     /// Reports the default access mode to the client, if it may know it and does not yet.

@@ -32,21 +32,21 @@ const QUERY: Header = Header {
 const FRONT_MAX: usize = 256;
 
 impl ClientHalf {
-    /// Answers a whole Query at the front of `bytes` that only begins a transaction, and holds it back, or that only
-    /// ends one that was lost.
+    /// Answers a whole Query at the front of `bytes` that only begins a transaction, and holds it back, or that ends
+    /// one that was lost. A ROLLBACK with more after it is answered, and blanked: the rest needs a server connection.
     pub fn hold_back(
         &mut self,
-        bytes: &[u8],
+        bytes: &mut [u8],
         verdicts: &RefCell<VerdictCache>,
         out: &mut BytesMut,
     ) -> Needs {
+        if self.block == Block::Failed {
+            return self.end_failed(bytes, verdicts, out);
+        }
         let text = text(bytes).filter(|text| text.len() <= FRONT_MAX);
         let Some((message, text)) = front(bytes).zip(text) else {
             return Needs::Server;
         };
-        if self.block == Block::Failed {
-            return self.end_failed(text, verdicts, out);
-        }
         let Some(command_tag) = command_tag(text).filter(|_| self.block == Block::None) else {
             return Needs::Server;
         };
@@ -71,19 +71,37 @@ impl ClientHalf {
 
     fn end_failed(
         &mut self,
-        text: &[u8],
+        bytes: &mut [u8],
         verdicts: &RefCell<VerdictCache>,
         out: &mut BytesMut,
     ) -> Needs {
-        let verdict = read(text, verdicts);
-        let statements = verdict.as_deref().map(|verdict| &*verdict.statements);
-        if !matches!(statements, Some([only]) if ends(only)) {
+        let ends = |text: &[u8]| {
+            let verdict = read(text, verdicts);
+            let statements = verdict.as_deref().map(|verdict| &*verdict.statements);
+            matches!(statements, Some([only]) if ends(only))
+        };
+        let Some(text) = text(bytes) else {
             return Needs::Server;
+        };
+        if text.len() <= FRONT_MAX && ends(text) {
+            self.block = Block::None;
+            self.drop_unnamed();
+            complete("ROLLBACK", TransactionStatus::Idle, out);
+            return Needs::Nothing;
         }
-        self.block = Block::None;
-        self.drop_unnamed();
-        complete("ROLLBACK", TransactionStatus::Idle, out);
-        Needs::Nothing
+        let mut front = text.iter().take(FRONT_MAX);
+        let first = front.position(|byte| *byte == b';').unwrap_or_default();
+        // COMMIT and what begins the next transaction are left to a failed one at the server.
+        let word = text.trim_ascii_start().first_chunk::<8>();
+        if word.is_some_and(|word| word.eq_ignore_ascii_case(b"ROLLBACK"))
+            && text.get(..first).is_some_and(ends)
+            && let Some(rollback) = bytes.get_mut(HEADER_LEN..=HEADER_LEN + first)
+        {
+            rollback.fill(b' ');
+            self.block = Block::None;
+            encode::put(out, &CommandComplete::new("ROLLBACK".into()));
+        }
+        Needs::Server
     }
 
     /// As any Query does.

@@ -13,10 +13,10 @@ use pgpalisade_authority::{Claim, Scope};
 use pgpalisade_policies::{Access, Analysis, Control, Leftover, Lifetime};
 
 use super::action::{Action, Prerequisite, Refused, Waiting};
+use super::greeting::Greeting;
 use super::in_flight::{Origin, Request};
 use super::names::Names;
 use super::settings::{Settings, Texts};
-use super::text_settings::Reports;
 use super::tokens::TokenRequest;
 use super::unserved::{Block, NextReply};
 use super::{ClientHalf, Identity, Output, ServerHalf, Session, injected, lookup, text_settings};
@@ -36,15 +36,6 @@ pub(super) enum Tenancy {
     Lent(Option<Leftover>),
 }
 
-/// What a reset of a server connection needs.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Reset {
-    /// Settings that the server has reported at the login.
-    pub initial: Reports,
-    /// Random, for random().
-    pub seed: u32,
-}
-
 impl ClientHalf {
     /// A client after its login.
     #[must_use]
@@ -55,8 +46,18 @@ impl ClientHalf {
         }
     }
 
+    /// A client that shares server connections, after its login.
+    #[must_use]
+    pub fn shared(fence: SessionFence, scope: Option<Scope>, told: Arc<Greeting>) -> Self {
+        let told_access = told.initial.reported.default_access();
+        Self {
+            told,
+            ..Self::begin(fence, scope, told_access)
+        }
+    }
+
     /// A client that was told nothing.
-    pub(super) const fn new(fence: SessionFence, state: SessionState) -> Self {
+    pub(super) fn new(fence: SessionFence, state: SessionState) -> Self {
         Self {
             fence,
             state,
@@ -68,6 +69,7 @@ impl ClientHalf {
             block: Block::None,
             next_reply: NextReply::OfServer,
             settings: Settings::NONE,
+            told: Arc::default(),
         }
     }
 
@@ -94,6 +96,12 @@ impl ServerHalf {
     /// Notes that the server's text of the token is not that of the next client.
     pub const fn forget_token_text(&mut self) {
         self.has_token_text = false;
+    }
+
+    /// Settings that the server has reported at the login, or after the last reset.
+    #[must_use]
+    pub const fn greeting(&self) -> &Arc<Greeting> {
+        self.reported.initial()
     }
 
     /// Settings of a client that it has.
@@ -180,9 +188,9 @@ impl ServerHalf {
     /// Writes what removes all that a client has left, also by functions, except libraries and their connections. If it
     /// fails, the session ends.
     ///
-    /// All of it is utility statements: a SELECT costs more than these together.
-    fn reset(&mut self, out: &mut BytesMut, reset: Reset, last: Option<&str>) {
-        let Reset { initial, seed } = reset;
+    /// All of it is utility statements: a SELECT costs more than these together. `seed` is random, for random().
+    fn reset(&mut self, out: &mut BytesMut, seed: u32, last: Option<&str>) {
+        let initial = self.greeting().initial.texts;
         let guard = self.read_only.on_reset().map(injected::default_access);
         let encoding = initial.is_utf8().then_some(injected::UTF8);
         let mut settings = String::with_capacity(RESET_LEN);
@@ -218,13 +226,12 @@ impl Session {
     /// Joins a client with a server connection in which another has left something, and begins with a reset. Nothing of
     /// the client is sent before that is [done](Self::is_resetting).
     #[must_use]
-    pub fn lend_used(client: Box<ClientHalf>, mut server: Box<ServerHalf>, reset: Reset) -> Self {
-        let mut output = Output::default();
-        server.reset(&mut output.to_server, reset, None);
-        Self {
-            output,
-            ..Self::lend(client, server)
-        }
+    pub fn lend_used(client: Box<ClientHalf>, mut server: Box<ServerHalf>, seed: u32) -> Self {
+        let mut to_server = BytesMut::new();
+        server.reset(&mut to_server, seed, None);
+        let mut session = Self::lend(client, server);
+        session.output.to_server = to_server;
+        session
     }
 
     /// Joins a client with a server connection in which nothing of another is left.
@@ -232,7 +239,6 @@ impl Session {
     pub fn lend(mut client: Box<ClientHalf>, mut server: Box<ServerHalf>) -> Self {
         server.tenancy = Tenancy::Lent(None);
         server.text_settings.on_reset();
-        client.settings.forget_reported();
         server
             .names
             .enter(client.statements.take().unwrap_or_default());
@@ -242,7 +248,19 @@ impl Session {
             ServerText::Other
         };
         client.state.enter_server(server.accepted(), text);
-        Self::join(client, server)
+        let mut session = Self::join(client, server);
+        session.tell_news();
+        session
+    }
+
+    /// Tells the client what differs from what it knows of its last server connection.
+    fn tell_news(&mut self) {
+        let (client, greeting) = (&mut self.client, self.server.greeting());
+        if !Arc::ptr_eq(greeting, &client.told) {
+            let is_own = |name: &[u8]| client.settings.has_own(name);
+            greeting.put_news(&client.told, is_own, &mut self.output.to_client);
+            client.told = Arc::clone(greeting);
+        }
     }
 
     /// Whether the server connection is being reset.
@@ -384,8 +402,8 @@ impl Session {
     }
 
     /// Sends a reset in a session without a client, and then `last`, a query of the caller.
-    pub fn begin_reset(&mut self, reset: Reset, last: Option<&str>) {
-        self.server.reset(&mut self.output.to_server, reset, last);
+    pub fn begin_reset(&mut self, seed: u32, last: Option<&str>) {
+        self.server.reset(&mut self.output.to_server, seed, last);
     }
 
     /// Runs the texts of a client's settings, after a reset if the server connection has others.

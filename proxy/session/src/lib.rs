@@ -18,6 +18,7 @@ pub mod endings;
 mod extended;
 pub mod frame;
 mod frontend;
+pub mod greeting;
 mod guarding;
 mod held_back;
 pub mod in_flight;
@@ -56,8 +57,8 @@ use crate::rejection::{Enforcement, Rejection};
 use crate::wire::backend::TransactionStatus;
 use action::{RecordedRefusal, Waiting};
 use endings::FinalError;
+use greeting::{Greeting, ReportedSettings};
 use ledger::Ledger;
-pub use lending::Reset;
 use lending::Tenancy;
 use names::Names;
 use read_only::{ReadOnlyGuard, Reported};
@@ -151,6 +152,8 @@ pub struct ClientHalf {
     block: Block,
     next_reply: NextReply,
     settings: Settings,
+    /// What it was told of the settings of a lent server connection.
+    told: Arc<Greeting>,
 }
 
 /// State that belongs to the server connection, whichever client it serves.
@@ -169,6 +172,7 @@ pub struct ServerHalf {
     /// Whether the server has a value for `fencing.token`, perhaps an empty one.
     has_token_text: bool,
     tenancy: Tenancy,
+    reported: ReportedSettings,
     /// Settings of its client that it has, since the last reset.
     applied: Option<Arc<Texts>>,
     /// Whether something else than reads has run since the login, or since the last reset.
@@ -180,6 +184,16 @@ pub struct ServerHalf {
 }
 
 impl ServerHalf {
+    /// A server connection for the clients of one login.
+    #[must_use]
+    pub fn shared(backend_pid: i32, greeting: Arc<Greeting>) -> Self {
+        let initial = greeting.initial;
+        Self {
+            reported: ReportedSettings::new(greeting),
+            ..Self::new(backend_pid, initial.reported, initial.texts)
+        }
+    }
+
     /// A server connection after its login.
     #[must_use]
     pub fn new(backend_pid: i32, reported: Reported, texts: Reports) -> Self {
@@ -193,6 +207,7 @@ impl ServerHalf {
             text_settings: TextSettings::new(texts),
             has_token_text: false,
             tenancy: Tenancy::ForLife,
+            reported: ReportedSettings::default(),
             applied: None,
             has_run_more_than_reads: false,
             is_discarded: false,

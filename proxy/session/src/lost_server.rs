@@ -178,7 +178,10 @@ impl Session {
         client.state.lose_server();
         client.pipeline = Pipeline::Closed;
         client.settles = false;
-        (client, out)
+        let mut told = BytesMut::new();
+        self.server.reported.put_undone(&mut told);
+        told.unsplit(out);
+        (client, told)
     }
 
     /// Writes why the requests in flight, or the open transaction, have failed.

@@ -1,7 +1,6 @@
 //! Settings that a client has set for its session by texts of its own. They go with it: where they are missing, the
 //! texts run again before the client's next message.
 
-use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
 use pgpalisade_policies::{Analysis, Assignment, Control, Leftover, Statement};
@@ -14,9 +13,6 @@ use crate::wire::backend::TransactionStatus;
 /// Limit for the settings of a client, and in bytes for the text of one. Others keep the connection.
 const KEPT_MAX: usize = 64;
 const TEXT_MAX: usize = 1024;
-
-/// Values of a setting in one transaction that are told apart.
-const VALUES_MAX: usize = 1024;
 
 /// Name of a change that RESET ALL makes.
 const ALL: &str = "*";
@@ -32,52 +28,17 @@ pub(super) struct Settings {
     kept: Option<Arc<Texts>>,
     /// Changes of the open transaction.
     pending: Vec<(Box<str>, Option<Text>)>,
-    /// What the server has reported in the open transaction, until a commit makes it known what has set it.
-    strayed: Vec<Strayed>,
-    /// Whether a part of it was undone since the last ReadyForQuery, which reports settings again.
-    has_undone: bool,
-}
-
-/// A setting that the server has reported in the open transaction.
-#[derive(Debug)]
-struct Strayed {
-    name: Box<[u8]>,
-    /// Hashes of its values so far. One that comes back may be what a function has set for the session.
-    values: Vec<u64>,
-    reported: Reported,
-}
-
-/// When the server has reported a setting of the open transaction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reported {
-    Before,
-    /// Since the last ReadyForQuery.
-    Now,
-    /// Both, with a new value.
-    Again,
 }
 
 impl Settings {
     pub(super) const NONE: Self = Self {
         kept: None,
         pending: Vec::new(),
-        strayed: Vec::new(),
-        has_undone: false,
     };
 
     /// Notes that a transaction was rolled back, or its server connection lost.
     pub(super) fn drop_pending(&mut self) {
         self.pending.clear();
-    }
-
-    /// Notes the end of a transaction that begins another, or a ROLLBACK TO.
-    pub(super) fn note_undone(&mut self) {
-        self.has_undone = !self.strayed.is_empty();
-    }
-
-    /// Notes that another server connection reports from now on.
-    pub(super) fn forget_reported(&mut self) {
-        self.strayed.clear();
     }
 
     pub(super) const fn kept(&self) -> Option<&Arc<Texts>> {
@@ -101,6 +62,12 @@ impl Settings {
     /// Whether one of them decides what a text means.
     fn decide_meaning(&self) -> bool {
         self.names().any(decides_meaning)
+    }
+
+    /// Whether a client that changes its server connection takes a value of it along.
+    pub(super) fn has_own(&self, reported: &[u8]) -> bool {
+        let mut kept = self.kept.iter().flat_map(|kept| kept.iter());
+        kept.any(|(name, _)| name.as_bytes().eq_ignore_ascii_case(reported))
     }
 
     /// Whether a change of it is on its way.
@@ -191,9 +158,7 @@ impl Session {
 
     fn adopt_pending(&mut self) {
         let settings = &mut self.client.settings;
-        let mut strayed = std::mem::take(&mut settings.strayed);
-        strayed.retain(|known| !settings.awaits(&known.name));
-        settings.strayed = strayed;
+        self.server.reported.adopt(|name| settings.awaits(name));
         let mut texts = settings
             .kept
             .take()
@@ -235,7 +200,7 @@ impl Session {
     }
 
     /// Notes a report of a setting. Its client must not find another value in its next connection.
-    pub(super) fn on_setting_reported(&mut self, name: &[u8], value: &[u8]) {
+    pub(super) fn on_setting_reported(&mut self, name: &[u8], body: &[u8]) {
         if !self.client.settings.awaits(name) {
             self.server.has_run_more_than_reads = true;
             if decides_meaning(&String::from_utf8_lossy(name).to_ascii_lowercase()) {
@@ -243,57 +208,14 @@ impl Session {
                 self.keep_parses_in_flight();
             }
         }
-        let settings = &mut self.client.settings;
-        let mut known = settings.strayed.iter_mut();
-        let mut hasher = DefaultHasher::new();
-        hasher.write(value);
-        let value = hasher.finish();
-        match known.find(|known| *known.name == *name) {
-            Some(known) => {
-                let is_new = !known.values.contains(&value) && known.values.len() < VALUES_MAX;
-                if is_new {
-                    known.values.push(value);
-                }
-                known.reported = match known.reported {
-                    Reported::Before | Reported::Again if is_new => Reported::Again,
-                    _ => Reported::Now,
-                };
-            }
-            None => settings.strayed.push(Strayed {
-                name: name.into(),
-                values: vec![value],
-                reported: Reported::Now,
-            }),
-        }
-        if settings.strayed.len() > KEPT_MAX {
-            settings.strayed.clear();
-            self.server.keep(Leftover::Setting);
-        }
+        self.server.reported.note(name, body);
     }
 
-    /// Notes a ReadyForQuery. What SET LOCAL has set, or a rollback undoes, is reported again when the transaction has
-    /// ended. Anything else that was reported keeps the connection.
+    /// Notes the end of a transaction. What SET LOCAL has set, or a rollback undoes, was reported again by now. Anything
+    /// else keeps the connection, unless the client takes it along.
     #[inline]
-    pub(super) fn settle_reported(&mut self, status: TransactionStatus) {
-        if !self.client.settings.strayed.is_empty() {
-            self.settle_strayed(status);
-        }
-    }
-
-    fn settle_strayed(&mut self, status: TransactionStatus) {
-        let settings = &mut self.client.settings;
-        let has_undone = std::mem::take(&mut settings.has_undone);
-        let strayed = &mut settings.strayed;
-        if status != TransactionStatus::Idle {
-            let undoes = has_undone || status == TransactionStatus::Failed;
-            strayed.retain(|known| !(undoes && known.reported == Reported::Again));
-            let all = strayed.iter_mut();
-            return all.for_each(|known| known.reported = Reported::Before);
-        }
-        if strayed
-            .drain(..)
-            .any(|known| known.reported != Reported::Again)
-        {
+    pub(super) fn settle_reported(&mut self) {
+        if self.server.reported.settle() {
             self.server.keep(Leftover::Setting);
         }
     }

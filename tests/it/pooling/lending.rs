@@ -1,6 +1,7 @@
 //! What happens at the edges of a lend: the tokens of a connection, a login that waits, half of a message.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use pgpalisade_test_servers::held_relay::{Direction, HeldRelay};
 use pgpalisade_test_servers::machine::wait_until;
@@ -228,4 +229,51 @@ fn logins_without_end_leave_room() {
         one.ok("COMMIT");
         two.ok("COMMIT");
     }
+}
+
+/// Also if more of it waits for the answer.
+#[test]
+fn a_client_that_has_left_gives_its_connection_back() {
+    let stage = scarce("30s");
+    let mut other = stage.plain();
+    for more in ["SELECT 1", "INSERT INTO jobs VALUES (1)"] {
+        let mut leaving = stage.plain();
+        leaving.send(&Batch::new().query("SELECT pg_sleep(600)").query(more));
+        std::thread::sleep(MOMENT);
+        drop(leaving);
+        other.ok("SELECT 1");
+    }
+}
+
+/// Those of a database that is gone, and that try again and again, hold up no others.
+#[test]
+fn logins_that_are_refused_hold_up_no_others() {
+    let max = [("--backends-max", "8"), ("--backends-leaders", "0")];
+    let stage = with(&max);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for nth in 0..24 {
+            let (stage, is_over) = (&stage, &is_over);
+            scope.spawn(move || {
+                let name = format!("gone {}", nth % 6);
+                while !is_over.load(Ordering::Relaxed) {
+                    let mut wire = Wire::connect(&stage.proxy.endpoint());
+                    let user = ("user", "postgres");
+                    let gone = [user, ("database", "gone"), ("application_name", &*name)];
+                    wire.startup(PROTOCOL_3_0, &gone);
+                    wire.until_closed();
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_secs(3));
+        let begun = Instant::now();
+        for name in ["one", "two", "three"] {
+            let mut wire = Wire::open(&stage.proxy.endpoint(), &[("application_name", name)]);
+            wire.until_ready();
+            wire.ok("SELECT 1");
+        }
+        let took = begun.elapsed();
+        is_over.store(true, Ordering::Relaxed);
+        assert!(took < Duration::from_secs(3), "{took:?}");
+    });
 }

@@ -187,3 +187,32 @@ fn a_client_that_keeps_its_connection_ends_with_it() {
         ("FATAL".to_owned(), "57P01".to_owned())
     );
 }
+
+/// As asyncpg resets a connection in a transaction.
+#[test]
+fn a_text_that_begins_with_rollback_goes_on_after_a_lost_transaction() {
+    let stage = stage("4");
+    for (text, answer) in [
+        ("ROLLBACK; INSERT INTO jobs VALUES (2)", "C C ZI"),
+        (
+            "ROLLBACK;\nSELECT pg_advisory_unlock_all();\nCLOSE ALL;\nUNLISTEN *;\nRESET ALL;",
+            "C T D C C C C ZI",
+        ),
+        ("rollback work ; SELECT 1/0", "C E ZI"),
+    ] {
+        let mut leader = stage.leader("34");
+        leader.ok("BEGIN");
+        leader.ok("INSERT INTO jobs VALUES (1)");
+        let pid = backend(&mut leader);
+        terminate(&stage, &pid);
+        fails_in(&mut leader, "SELECT 1", "57P01", "E");
+        assert_eq!(tags(&leader.query(text)), answer, "{text}");
+        leader.ok("SELECT 1");
+    }
+    assert_eq!(
+        stage
+            .postgres
+            .value("SELECT string_agg(id::text, '') FROM jobs"),
+        "2"
+    );
+}

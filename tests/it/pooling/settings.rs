@@ -1,7 +1,8 @@
 //! A client's settings go with it from server connection to server connection.
 
+use pgpalisade_test_servers::machine::wait_until;
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Wire, errors, trusted};
+use pgpalisade_test_servers::wire::{Batch, Message, Wire, errors, trusted};
 
 use super::{backend, with};
 
@@ -341,4 +342,67 @@ fn what_the_search_path_makes_temporary_keeps_the_connection() {
         other.fails("SELECT 1", "53300");
         one.ok("INSERT INTO scratch VALUES (1)");
     }
+}
+
+/// The value of a setting that the client believes in after these messages.
+fn told(messages: &[Message], name: &str) -> Option<String> {
+    let reports = messages.iter().filter(|message| message.tag == b'S');
+    let values = reports.filter_map(|report| {
+        let text = String::from_utf8_lossy(&report.body).into_owned();
+        let (of, value) = text.split_once('\0')?;
+        (of == name).then(|| value.trim_end_matches('\0').to_owned())
+    });
+    values.last()
+}
+
+/// As PostgreSQL tells when it rolls back.
+#[test]
+fn a_transaction_that_is_lost_takes_its_settings_back() {
+    let stage = stage("2", "always");
+    let mut web = stage.plain();
+    let before = web.rows("SHOW TimeZone").concat().concat();
+    for set in [
+        "SET LOCAL TimeZone = 'Asia/Tokyo'",
+        "SET TimeZone = 'Asia/Tokyo'",
+    ] {
+        web.ok("BEGIN");
+        let answer = web.ok(set);
+        assert_eq!(told(&answer, "TimeZone").as_deref(), Some("Asia/Tokyo"));
+        let end = format!("SELECT pg_terminate_backend({}, 5000)", backend(&mut web));
+        assert_eq!(stage.postgres.value(&end), "t");
+        let answer = web.query("SELECT 1");
+        assert_eq!(errors(&answer), ["57P01"]);
+        assert_eq!(told(&answer, "TimeZone"), Some(before.clone()), "{set}");
+        web.ok("ROLLBACK");
+        assert_eq!(web.rows("SHOW TimeZone").concat().concat(), before);
+    }
+}
+
+/// Of a server that has read its configuration again, and of a connection that was opened later.
+#[test]
+fn a_client_is_told_of_other_defaults() {
+    let stage = stage("2", "always");
+    let (mut one, mut other) = (stage.plain(), stage.plain());
+    one.ok("SELECT 1");
+    other.ok("SELECT 1");
+    let postgres = &stage.postgres;
+    postgres.sql("ALTER SYSTEM SET TimeZone = 'Asia/Tokyo'");
+    postgres.sql("SELECT pg_reload_conf()");
+    wait_until("the reload", || {
+        postgres.value("SHOW TimeZone") == "Asia/Tokyo"
+    });
+    for client in [&mut one, &mut other] {
+        let answer = client.ok("SELECT 1");
+        assert_eq!(told(&answer, "TimeZone").as_deref(), Some("Asia/Tokyo"));
+        assert_eq!(told(&client.ok("SELECT 1"), "TimeZone"), None);
+    }
+    // What a client has set itself stays what it is.
+    one.ok("SET IntervalStyle = 'iso_8601'");
+    postgres.sql("ALTER ROLE CURRENT_USER SET DateStyle = 'German'; ALTER ROLE CURRENT_USER SET IntervalStyle = 'sql_standard'");
+    other.ok("BEGIN; SELECT 1");
+    let answer = one.ok("SELECT 1");
+    assert_eq!(told(&answer, "DateStyle").as_deref(), Some("German, DMY"));
+    assert_eq!(told(&answer, "IntervalStyle"), None);
+    assert_eq!(one.rows("SHOW IntervalStyle"), [["iso_8601"]]);
+    other.ok("COMMIT");
 }

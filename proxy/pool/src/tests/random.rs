@@ -76,6 +76,7 @@ impl Draw {
         let limits = Limits {
             login,
             leaders,
+            undecided: size(&[1, 2, 100]),
             wait: Duration::from_millis(one_of(&[500, 4000, 4000])),
             idle: seconds(one_of(&[1, 2, 600])),
             lifetime: seconds(one_of(&[2, 3600])),

@@ -21,6 +21,7 @@ fn limits() -> Limits {
     Limits {
         login: 100,
         leaders: 0,
+        undecided: 100,
         wait: Duration::from_secs(8),
         idle: Duration::from_secs(60),
         lifetime: Duration::from_secs(1000),
@@ -608,6 +609,25 @@ fn no_way_is_made_if_it_would_not_help() {
         tick
         back b1 ro
         back b2 ro",
+    );
+}
+
+#[test]
+fn few_open_at_once_for_logins_that_are_not_decided() {
+    let few = Limits {
+        undecided: 1,
+        ..limits()
+    };
+    script(4, few).run(
+        "1 wants a new => open b1 a
+        2 wants b new
+        3 wants c ro => open b2 c
+        ended b1 => 1 failed, open b3 b
+        4 wants a new
+        ms 100
+        opened b3 => 2 gets b3, open b4 a
+        opened b4 => 4 gets b4
+        opened b2 => 3 gets b2",
     );
 }
 

@@ -17,7 +17,7 @@ use super::reset::has_settings;
 use crate::pooling::backends::{Answer, Backend, Backends, Handed, Machine, Tokens};
 use crate::pooling::cancel_keys::{CancelKey, Cancellable};
 use crate::pooling::census::Census;
-use crate::pooling::{Admitted, Greeting, SharedLogin};
+use crate::pooling::{Admitted, SharedLogin};
 use crate::upstream::ServerSide;
 use crate::worker::Worker;
 
@@ -151,7 +151,6 @@ pub(crate) struct Lent {
     /// `None` once it was given back.
     id: Option<BackendId>,
     cancellable: Arc<Cancellable>,
-    greeting: Arc<Greeting>,
     census: Option<Rc<Census>>,
 }
 
@@ -200,7 +199,6 @@ impl Seat {
                 worker: Rc::clone(&worker),
                 id: Some(id),
                 cancellable: Arc::clone(&backend.cancellable),
-                greeting: Arc::clone(&backend.greeting),
                 census: backend.census.clone(),
             };
             // A takeover or an operator may have ended it since the last look.
@@ -259,7 +257,6 @@ impl Seat {
             half,
             side,
             cancellable: Arc::clone(&lent.cancellable),
-            greeting: Arc::clone(&lent.greeting),
             census,
         });
         backends.idle.borrow_mut().insert(id, backend);
@@ -325,20 +322,19 @@ pub(crate) async fn try_login(
     let Some(backends) = &worker.backends else {
         return Err(OpenError::Closed);
     };
-    let turn = worker.shared.pooling.undecided.acquire();
-    let _turn = turn.await.map_err(|_| OpenError::Closed)?;
     let admissions = &worker.shared.pooling.admissions;
-    // An equal login may have been admitted meanwhile.
-    if let Some(admitted) = admissions.find(&login, Instant::now()) {
-        return Ok(admitted);
-    }
     let _wait = LoginWait { worker, client };
     let Handed {
         id,
         backend,
         residue,
-    } = borrow(worker, client, &login, Access::New, Activity::Idle).await?;
-    let greeting = Arc::clone(&backend.greeting);
+    } = tokio::select! {
+        // First, because a connection that has been handed over must not be dropped unseen.
+        biased;
+        answer = borrow(worker, client, &login, Access::New, Activity::Idle) => answer?,
+        admitted = admissions.admitted(&login) => return Ok(admitted),
+    };
+    let greeting = Arc::clone(backend.half.greeting());
     // Or during the login itself: then nobody would ask for this connection again.
     let shared = admissions.find(&login, Instant::now());
     if let Some((shared, _)) = shared.filter(|(shared, _)| *shared != login) {

@@ -5,15 +5,16 @@ use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use pgpalisade_session::ServerHalf;
+use pgpalisade_session::greeting::Greeting;
 use pgpalisade_wire::backend::{self, tag};
 use pgpalisade_wire::header::HEADER_LEN;
 use pgpalisade_wire::startup;
 
 use super::{OpenError, ServerLeg, UpstreamConnection, connect};
 use crate::aside::Aside;
+use crate::pooling::SharedLogin;
 use crate::pooling::backends::Backend;
 use crate::pooling::cancel_keys::Cancellable;
-use crate::pooling::{Greeting, SharedLogin};
 use crate::transport::Socket;
 use crate::upstream::{ServerSide, Upstream};
 use crate::worker::Worker;
@@ -35,15 +36,14 @@ pub(super) async fn open(worker: &Worker, login: &SharedLogin) -> Result<Box<Bac
             greeting,
             server_bytes,
         } = logged_in.await?;
-        let (pid, initial) = (backend::backend_pid(&key), greeting.initial);
-        let half = ServerHalf::new(pid.unwrap_or_default(), initial.reported, initial.texts);
+        let pid = backend::backend_pid(&key).unwrap_or_default();
+        let half = ServerHalf::shared(pid, Arc::new(greeting));
         let cancellable = Cancellable::new(&key, server.tenure.clone());
         let upstream = Upstream::new(server.socket);
         Ok(Box::new(Backend {
             half: Box::new(half),
             side: Box::new(ServerSide::new(upstream, server_bytes, server.tenure)),
             cancellable,
-            greeting: Arc::new(greeting),
             census: None,
         }))
     };
@@ -52,7 +52,7 @@ pub(super) async fn open(worker: &Worker, login: &SharedLogin) -> Result<Box<Bac
     let opened = opened.unwrap_or(Err(OpenError::Unanswered));
     let admissions = &shared.pooling.admissions;
     match &opened {
-        Ok(backend) => admissions.note(login, &backend.greeting, Instant::now()),
+        Ok(backend) => admissions.note(login, backend.half.greeting(), Instant::now()),
         Err(error) if error.is_about_login() => admissions.forget(login),
         Err(_) => {}
     }

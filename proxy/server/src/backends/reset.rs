@@ -11,7 +11,7 @@ use bytes::BytesMut;
 use pgpalisade_pool::BackendId;
 use pgpalisade_session::action::Disposition;
 use pgpalisade_session::settings::Texts;
-use pgpalisade_session::{Reset, ServerHalf, Session};
+use pgpalisade_session::{ServerHalf, Session};
 use pgpalisade_wire::backend::tag;
 use pgpalisade_wire::header::HEADER_LEN;
 
@@ -30,16 +30,6 @@ pub(super) fn has_settings(backend: &Backend, wanted: Option<&Arc<Texts>>) -> bo
         (None, None) => true,
         (Some(applied), Some(wanted)) => Arc::ptr_eq(applied, wanted),
         _ => false,
-    }
-}
-
-impl Backend {
-    /// What its next reset needs.
-    pub(crate) fn reset(&self) -> Reset {
-        Reset {
-            initial: self.greeting.initial.texts,
-            seed: rand::random(),
-        }
     }
 }
 
@@ -96,8 +86,7 @@ impl Worker {
 async fn reset(worker: &Worker, used: Backend) -> Option<Backend> {
     let census = used.census.clone().filter(|census| census.begin());
     let last = census.as_ref().map(|_| census::QUERY);
-    let wanted = used.reset();
-    let begin = |session: &mut Session| session.begin_reset(wanted, last);
+    let begin = |session: &mut Session| session.begin_reset(rand::random(), last);
     let (reset, found) = exchange(worker, used, begin, Session::end_reset).await?;
     if let Some(census) = census {
         census.note(found);

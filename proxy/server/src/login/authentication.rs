@@ -5,6 +5,7 @@ use std::io;
 
 use bytes::{Bytes, BytesMut};
 use pgpalisade_logins::kind;
+use pgpalisade_session::greeting::InitialReports;
 use pgpalisade_wire::backend::{self, tag};
 use pgpalisade_wire::frontend;
 use pgpalisade_wire::header::{self, HEADER_LEN};
@@ -14,7 +15,6 @@ use super::channel_binding::Binding;
 use super::exchange::Exchange;
 use crate::backends::next_message;
 use crate::pending_logins::PendingLogin;
-use crate::pooling::InitialReports;
 use crate::transport::Socket;
 
 /// Limit of bytes from the client before the end of the login.

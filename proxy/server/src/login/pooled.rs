@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
+use pgpalisade_session::greeting::Greeting;
 use pgpalisade_wire::encode;
 use pgpalisade_wire::startup::{StartupMessage, StartupPacket, parse};
 
@@ -14,7 +15,7 @@ use super::exchange::Exchange;
 use crate::accounts::Logins;
 use crate::backends::OpenError;
 use crate::pooling::cancel_keys::CancelKey;
-use crate::pooling::{Admitted, Greeting, Pooling, SharedLogin};
+use crate::pooling::{Admitted, Pooling, SharedLogin};
 
 /// A client that knows everything but that it may begin: ReadyForQuery is for the relay to send.
 #[derive(Debug)]

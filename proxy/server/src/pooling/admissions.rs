@@ -7,14 +7,20 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use pgpalisade_logins::Credentials;
+use pgpalisade_session::greeting::Greeting;
+use tokio::sync::Notify;
 
-use super::{Greeting, SharedLogin};
+use super::SharedLogin;
 
 const VALID_FOR: Duration = Duration::from_secs(60);
 
 /// By startup packet, because PostgreSQL decides for user and database.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Admissions(Arc<Mutex<HashMap<Bytes, Admission>>>);
+pub(crate) struct Admissions {
+    all: Arc<Mutex<HashMap<Bytes, Admission>>>,
+    /// Told of each.
+    noted: Arc<Notify>,
+}
 
 /// A login with the credentials in use, and what PostgreSQL said to it.
 pub(crate) type Admitted = (SharedLogin, Arc<Greeting>);
@@ -57,7 +63,7 @@ impl Admission {
 impl Admissions {
     /// Notes that PostgreSQL has admitted this login. Credentials in use stay those that its clients share.
     pub(crate) fn note(&self, login: &SharedLogin, greeting: &Arc<Greeting>, now: Instant) {
-        let mut admissions = self.0.lock();
+        let mut admissions = self.all.lock();
         admissions.retain(|_, admission| admission.is_kept(now));
         let known = admissions.get(&login.packet);
         let known = known.and_then(|known| known.shared(login));
@@ -68,11 +74,24 @@ impl Admissions {
             greeting: Arc::clone(greeting),
         };
         admissions.insert(login.packet.clone(), admission);
+        drop(admissions);
+        self.noted.notify_waiters();
+    }
+
+    /// Waits until PostgreSQL has admitted this login, for another client.
+    pub(crate) async fn admitted(&self, login: &SharedLogin) -> Admitted {
+        loop {
+            let noted = self.noted.notified();
+            if let Some(admitted) = self.find(login, Instant::now()) {
+                return admitted;
+            }
+            noted.await;
+        }
     }
 
     /// Notes that PostgreSQL has refused this login.
     pub(crate) fn forget(&self, login: &SharedLogin) {
-        let mut admissions = self.0.lock();
+        let mut admissions = self.all.lock();
         let known = admissions.get(&login.packet);
         if known.is_some_and(|known| known.shared(login).is_some()) {
             admissions.remove(&login.packet);
@@ -81,7 +100,7 @@ impl Admissions {
 
     /// What PostgreSQL said to this login within the last minute.
     pub(crate) fn find(&self, login: &SharedLogin, now: Instant) -> Option<Admitted> {
-        let admissions = self.0.lock();
+        let admissions = self.all.lock();
         let known = admissions.get(&login.packet);
         let known = known.filter(|admission| admission.is_recent(now))?;
         Some((known.shared(login)?, Arc::clone(&known.greeting)))
@@ -147,7 +166,7 @@ mod tests {
         drop(second);
         assert!(admissions.find(&login("app", "right"), now).is_none());
         admissions.note(&login("other", ""), &Arc::default(), now);
-        assert_eq!(admissions.0.lock().len(), 1);
+        assert_eq!(admissions.all.lock().len(), 1);
     }
 
     #[test]

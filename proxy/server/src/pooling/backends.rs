@@ -14,7 +14,7 @@ use super::cancel_keys::Cancellable;
 use super::census::{Census, Censuses};
 use super::places::{Places, Share};
 use super::view::Opened;
-use super::{BackendLimits, Greeting, Reset, SharedLogin};
+use super::{BackendLimits, Reset, SharedLogin};
 use crate::open_error::OpenError;
 use crate::upstream::ServerSide;
 
@@ -26,7 +26,6 @@ pub(crate) struct Backend {
     pub(crate) half: Box<ServerHalf>,
     pub(crate) side: Box<ServerSide>,
     pub(crate) cancellable: Arc<Cancellable>,
-    pub(crate) greeting: Arc<Greeting>,
     /// That of its database, if resets depend on it.
     pub(crate) census: Option<Rc<Census>>,
 }
@@ -68,6 +67,7 @@ impl Backends {
         let limits = Limits {
             login: limits.max.get(),
             leaders: limits.leaders,
+            undecided: places.undecided(),
             wait: limits.wait,
             idle: limits.idle,
             lifetime: limits.lifetime,

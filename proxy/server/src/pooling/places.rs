@@ -1,6 +1,7 @@
 //! Places for server connections, which the workers share.
 
 use std::collections::VecDeque;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -10,7 +11,13 @@ use super::BackendLimits;
 
 /// The places of all workers.
 #[derive(Debug, Clone)]
-pub(crate) struct Places(Arc<Mutex<State>>);
+pub(crate) struct Places {
+    state: Arc<Mutex<State>>,
+    undecided: usize,
+}
+
+/// Share of all places, as a divisor, that the openings for logins which were never admitted may have.
+const UNDECIDED: usize = 4;
 
 #[derive(Debug)]
 struct State {
@@ -41,17 +48,26 @@ pub(crate) struct Share {
 }
 
 impl Places {
-    pub(super) fn new(limits: &BackendLimits) -> Self {
-        Self(Arc::new(Mutex::new(State {
+    pub(super) fn new(limits: &BackendLimits, workers: NonZeroUsize) -> Self {
+        let state = State {
             free: limits.max.get(),
             free_pins: limits.pinned,
             numbers: 0,
             claims: VecDeque::new(),
-        })))
+        };
+        Self {
+            state: Arc::new(Mutex::new(state)),
+            undecided: limits.max.get().div_ceil(UNDECIDED * workers.get()),
+        }
+    }
+
+    /// Openings of a worker at once for logins that were never admitted.
+    pub(super) const fn undecided(&self) -> usize {
+        self.undecided
     }
 
     pub(super) fn share(&self) -> Share {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.numbers += 1;
         Share {
             places: self.clone(),
@@ -64,7 +80,7 @@ impl Places {
 
 impl Budget for Share {
     fn take(&mut self) -> bool {
-        let mut state = self.places.0.lock();
+        let mut state = self.places.state.lock();
         let is_other = |claim: &&Claim| claim.share != self.number;
         let ahead = state.claims.iter().take_while(is_other).count();
         let is_taken = state.free > ahead;
@@ -86,18 +102,18 @@ impl Budget for Share {
 
     fn give_back(&mut self) {
         self.held -= 1;
-        self.places.0.lock().free += 1;
+        self.places.state.lock().free += 1;
     }
 
     fn forgo(&mut self) {
         if std::mem::take(&mut self.is_waiting) {
-            let mut state = self.places.0.lock();
+            let mut state = self.places.state.lock();
             state.claims.retain(|claim| claim.share != self.number);
         }
     }
 
     fn urge(&mut self) {
-        let mut state = self.places.0.lock();
+        let mut state = self.places.state.lock();
         let mut claims = state.claims.iter_mut();
         if let Some(own) = claims.find(|claim| claim.share == self.number) {
             own.held = self.held;
@@ -106,7 +122,7 @@ impl Budget for Share {
     }
 
     fn debt(&self) -> Debt {
-        let state = self.places.0.lock();
+        let state = self.places.state.lock();
         let others = state.claims.iter();
         let mut others = others.filter(|claim| claim.share != self.number).peekable();
         if state.free >= state.claims.len() || others.peek().is_none() {
@@ -122,14 +138,14 @@ impl Budget for Share {
     }
 
     fn pin(&mut self) -> bool {
-        let mut state = self.places.0.lock();
+        let mut state = self.places.state.lock();
         let is_free = state.free_pins > 0;
         state.free_pins -= usize::from(is_free);
         is_free
     }
 
     fn unpin(&mut self) {
-        self.places.0.lock().free_pins += 1;
+        self.places.state.lock().free_pins += 1;
     }
 }
 
@@ -141,14 +157,13 @@ impl Drop for Share {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
     use std::time::Duration;
 
     use super::*;
     use crate::pooling::Reset;
 
     fn shares<const N: usize>(max: usize) -> [Share; N] {
-        let places = Places::new(&BackendLimits {
+        let limits = BackendLimits {
             max: NonZeroUsize::new(max).unwrap(),
             leaders: 0,
             wait: Duration::ZERO,
@@ -157,7 +172,8 @@ mod tests {
             pinned: 1,
             sessions: 0,
             reset: Reset::Always,
-        });
+        };
+        let places = Places::new(&limits, NonZeroUsize::MIN);
         [(); N].map(|()| places.share())
     }
 

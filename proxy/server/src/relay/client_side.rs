@@ -113,6 +113,10 @@ impl ClientSide {
         &self.kept
     }
 
+    pub(super) fn bytes_mut(&mut self) -> (&mut [u8], &Worker) {
+        (&mut self.kept, &self.worker)
+    }
+
     /// Type of the message at the front, if that can be a message.
     pub(super) fn front(&self) -> Result<FrontendTag, WireError> {
         header::parse(&self.kept, frontend::body_max)?;

@@ -214,11 +214,11 @@ impl Parked {
                 let mut answer = BytesMut::new();
                 let mut needs = self.half.answer(tag, &mut answer);
                 if needs == Needs::Server {
-                    let (message, verdicts) = (self.client.bytes(), &self.client.worker.verdicts);
-                    needs = self.half.hold_back(message, verdicts, &mut answer);
+                    let (message, worker) = self.client.bytes_mut();
+                    needs = self.half.hold_back(message, &worker.verdicts, &mut answer);
                 }
+                self.client.put_own(&answer);
                 if needs == Needs::Nothing {
-                    self.client.put_own(&answer);
                     self.client.discard_front();
                     continue;
                 }
@@ -271,10 +271,7 @@ impl Parked {
         let Self { client, half, seat } = self;
         let session = match residue {
             Residue::None => Session::lend(half, backend.half),
-            Residue::Perhaps => {
-                let reset = backend.reset();
-                Session::lend_used(half, backend.half, reset)
-            }
+            Residue::Perhaps => Session::lend_used(half, backend.half, rand::random()),
         };
         Box::new(Relay {
             client,

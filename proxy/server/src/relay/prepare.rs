@@ -99,15 +99,27 @@ impl Relay {
     pub(super) async fn await_replies(&mut self) -> Result<(), End> {
         self.session.ask_for_replies();
         self.put_output();
-        std::future::poll_fn(|cx| {
-            self.poll_replies(cx)?;
-            if self.session.is_settled() {
-                Poll::Ready(Ok(()))
-            } else {
-                Poll::Pending
+        let is_lent = self.lent.is_some();
+        let timers = self.client.worker.shared.timers.clone();
+        loop {
+            let settled = std::future::poll_fn(|cx| {
+                self.poll_replies(cx)?;
+                if self.session.is_settled() {
+                    Poll::Ready(Ok(()))
+                } else {
+                    Poll::Pending
+                }
+            });
+            if !is_lent {
+                return settled.await;
             }
-        })
-        .await
+            match timers.timeout(CLIENT_LOOK_EVERY, settled).await {
+                Ok(done) => return done,
+                // Others wait for its server connection.
+                Err(_) if self.client.socket.is_closed_by_peer() => return Err(End::ClientLeft),
+                Err(_) => {}
+            }
+        }
     }
 
     /// Waits until the lent server connection is reset. If that fails, it counts as lost: of the client nothing was

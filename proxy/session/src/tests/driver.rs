@@ -10,7 +10,6 @@ use pgpalisade_policies::{VerdictCache, classify};
 use rand::Rng as _;
 use rand::rngs::StdRng;
 
-use super::super::Reset;
 use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::frame::Frame;
 use super::super::lost_server::Step;
@@ -44,14 +43,20 @@ enum Lost {
 }
 
 impl ParkedClient {
-    /// Whether a message is answered without a server.
-    pub(super) fn is_answered(&mut self, message: &[u8], verdicts: &RefCell<VerdictCache>) -> bool {
+    /// Whether a message is answered without a server. What of it is answered alone is blanked.
+    pub(super) fn is_answered(
+        &mut self,
+        message: &mut [u8],
+        verdicts: &RefCell<VerdictCache>,
+    ) -> bool {
         let (tag, mut out) = (FrontendTag::from_byte(message[0]).unwrap(), BytesMut::new());
         if self.half.answer(tag, &mut out) == Needs::Nothing {
             return true;
         }
+        let before = message.to_vec();
         let is_answered = self.half.hold_back(message, verdicts, &mut out) == Needs::Nothing;
-        if is_answered && may_end_a_transaction(message) {
+        let is_blanked = before != message;
+        if is_blanked || (is_answered && may_end_a_transaction(message)) {
             self.lost = Lost::Nothing;
         }
         is_answered
@@ -221,7 +226,7 @@ impl<'a> Driver<'a> {
         (self.server, self.granted) = (server.server, server.granted);
         self.session = match last {
             Last::Own => Session::lend(client.half, server.half),
-            Last::Other => Session::lend_used(client.half, server.half, Reset::default()),
+            Last::Other => Session::lend_used(client.half, server.half, 0),
         };
         if self.session.is_resetting() {
             self.await_replies();

@@ -3,7 +3,6 @@
 use pgpalisade_authority::{Claim, Mark, Token};
 use pgpalisade_policies::Leftover;
 
-use super::super::Reset;
 use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::endings::Ending;
 use super::super::tokens::Obtained;
@@ -297,7 +296,7 @@ fn a_reset_leaves_nothing_of_the_last_client() {
     let used = first.lend(fresh());
     let mut second = Subject::new(Holds::None);
     second.session = Session::without_client(fence(), used);
-    second.session.begin_reset(Reset::default(), None);
+    second.session.begin_reset(0, None);
     let reset = |subject: &mut Subject| {
         subject.take_output();
         subject.answer("DISCARD ALL", b'I');
@@ -318,7 +317,7 @@ fn lent_used() -> Subject {
     let used = first.lend(fresh());
     let mut second = Subject::new(Holds::None);
     let (client, _) = session(fence()).part().unwrap();
-    second.session = Session::lend_used(client, used, Reset::default());
+    second.session = Session::lend_used(client, used, 0);
     second.take_output();
     second
 }
@@ -416,10 +415,10 @@ fn a_client_keeps_its_server_as_long_as_something_is_left_in_it() {
 fn a_discard_ends_with_its_cycle() {
     let zone: &[u8] = &strings(&["TimeZone", "UTC"]);
     let discard = ("DISCARD ALL", "DISCARD ALL");
-    let set = ("SET work_mem = 1", "SET");
+    let listens = ("LISTEN c", "LISTEN");
     for (statements, expect) in [
         (vec![discard], None),
-        (vec![discard, set], Some(Leftover::Setting)),
+        (vec![discard, listens], Some(Leftover::Channel)),
     ] {
         let mut subject = Subject::new(Holds::None);
         subject.lend(fresh());

@@ -297,10 +297,15 @@ fn a_setting_of_another_connection_counts_no_more() {
 /// A function has set it, so only the report tells.
 #[test]
 fn a_statement_that_is_parsed_while_a_setting_changes() {
-    for (text, report, expect) in [
-        ("SELECT '1'", "DateStyle", Some(Leftover::Statement)),
-        ("SELECT '1'", "application_name", None),
-        ("SELECT 1", "DateStyle", None),
+    for (text, report, initial, expect) in [
+        (
+            "SELECT '1'",
+            "DateStyle",
+            "ISO, MDY",
+            Some(Leftover::Statement),
+        ),
+        ("SELECT '1'", "application_name", "", None),
+        ("SELECT 1", "DateStyle", "ISO, MDY", None),
     ] {
         let mut subject = moved(Holds::None, &[&parse("s", "SELECT '1'")]);
         subject.run(&query("BEGIN"), "BEGIN", b'T');
@@ -313,7 +318,7 @@ fn a_statement_that_is_parsed_while_a_setting_changes() {
         let _ = subject.reply(b'Z', b"T");
         // It was a SET LOCAL.
         subject.send(&query("COMMIT"));
-        let _ = subject.reply(b'S', &strings(&[report, "b"]));
+        let _ = subject.reply(b'S', &strings(&[report, initial]));
         subject.answer("COMMIT", b'I');
         assert_eq!(subject.session.leftover(), expect, "{text} {report}");
     }

@@ -162,10 +162,11 @@ fn nobody_writes_with_the_token_of_another_client() {
                 driver.depose();
             }
             let mut client = clients[who].take().unwrap();
-            while talks[who]
-                .next_if(|message| client.is_answered(message, verdicts))
-                .is_some()
-            {}
+            while let Some(message) = talks[who].peek_mut()
+                && client.is_answered(message, verdicts)
+            {
+                talks[who].next();
+            }
             if talks[who].peek().is_none() {
                 return;
             }

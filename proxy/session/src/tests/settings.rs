@@ -2,7 +2,7 @@
 
 use super::super::ServerHalf;
 use super::frames::{bind, execute, message, parse, query, strings};
-use super::subject::{Holds, Subject, fence, session, sync};
+use super::subject::{Holds, INITIAL, Subject, fence, session, sync};
 
 fn fresh() -> Box<ServerHalf> {
     session(fence()).part().unwrap().1
@@ -322,8 +322,16 @@ fn reports(subject: &mut Subject, text: &str, reported: &[&str], status: u8) {
         let _ = subject.reply(b'C', &strings(&[tag]));
     }
     for report in reported {
-        // Each text makes a value of its own, if nothing else is said.
-        let (name, value) = report.split_once('=').unwrap_or((report, text));
+        // The end of a transaction brings the initial value back, any other text makes one of its own, if nothing else
+        // is said.
+        let (name, value) = report.split_once('=').unwrap_or_else(|| {
+            let initial = INITIAL.into_iter().find(|(name, _)| name == report);
+            let is_end = text.starts_with("COMMIT") || text.starts_with("ROLLBACK");
+            (
+                report,
+                initial.filter(|_| is_end).map_or(text, |(_, value)| value),
+            )
+        });
         let _ = subject.reply(b'S', &strings(&[name, value]));
     }
     let _ = subject.reply(b'Z', &[status]);
@@ -395,7 +403,7 @@ fn a_setting_that_is_back_at_the_end_of_its_transaction_keeps_nothing() {
         (
             &[
                 ("SET LOCAL TimeZone = 'x'", &["TimeZone"], b'T'),
-                ("COMMIT", &["DateStyle", "TimeZone"], b'I'),
+                ("COMMIT", &["DateStyle=German", "TimeZone"], b'I'),
             ],
             "keeps Setting",
         ),
@@ -405,6 +413,22 @@ fn a_setting_that_is_back_at_the_end_of_its_transaction_keeps_nothing() {
                 ("ROLLBACK", &["TimeZone"], b'I'),
             ],
             "",
+        ),
+        (
+            &[
+                ("SET LOCAL TimeZone = 'x'", &["TimeZone"], b'T'),
+                ("SET LOCAL TimeZone TO DEFAULT", &["TimeZone=UTC"], b'T'),
+                ("COMMIT", &[], b'I'),
+            ],
+            "",
+        ),
+        // A function has set another value for the session, and then the old one for the transaction.
+        (
+            &[
+                ("SELECT f()", &[], b'T'),
+                ("COMMIT", &["TimeZone=Asia/Tokyo"], b'I'),
+            ],
+            "keeps Setting",
         ),
         (
             &[
@@ -471,7 +495,7 @@ fn a_setting_that_is_back_at_the_end_of_its_transaction_keeps_nothing() {
     );
     subject.send(&query("SELECT 1/0"));
     let _ = subject.fail();
-    let _ = subject.reply(b'S', &strings(&["TimeZone", "x"]));
+    let _ = subject.reply(b'S', &strings(&["TimeZone", "UTC"]));
     let _ = subject.reply(b'Z', b"E");
     subject.run(&query("ROLLBACK"), "ROLLBACK", b'I');
     assert_eq!(taken(&subject), "");

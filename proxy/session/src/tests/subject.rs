@@ -2,12 +2,15 @@
 
 use std::cell::RefCell;
 use std::str::FromStr;
+use std::sync::Arc;
 
+use bytes::BytesMut;
 use pgpalisade_authority::{Backend, Cluster, Mark, Scope, Token};
 use pgpalisade_policies::{Mode, Policy, VerdictCache, Who};
 
 use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::frame::Frame;
+use super::super::greeting::{Greeting, ReportedSettings};
 use super::super::in_flight::{Origin, Request};
 use super::super::read_only::{AccessChange, DEFAULT_READ_ONLY, Reported};
 use super::super::text_settings::Reports;
@@ -16,6 +19,7 @@ use super::super::{Beginning, Met, ServerHalf, Session};
 use super::frames::{empty, message, parts, query, split, strings};
 use crate::fence::mark_cache::MarkCache;
 use crate::fence::{Fence, Identified, SessionFence, TokenValue};
+use crate::wire::encode::{self, ParameterStatus};
 use crate::wire::frontend;
 use crate::wire::header;
 
@@ -94,13 +98,39 @@ pub(super) fn session_begun(fence: SessionFence, default: &str) -> Session {
         reported.note(name.as_bytes(), value.as_bytes());
         texts.note(name.as_bytes(), value.as_bytes());
     }
-    Session::new(Beginning {
+    let mut session = Session::new(Beginning {
         fence,
         scope: None,
         backend_pid: 7,
         reported,
         texts,
-    })
+    });
+    let greeting = greeting();
+    session.server.reported = ReportedSettings::new(Arc::clone(&greeting));
+    session.client.told = greeting;
+    session
+}
+
+/// Settings that a login reports.
+pub(super) const INITIAL: [(&str, &str); 5] = [
+    ("TimeZone", "UTC"),
+    ("DateStyle", "ISO, MDY"),
+    ("application_name", ""),
+    ("search_path", "public"),
+    ("client_encoding", "UTF8"),
+];
+
+pub(super) fn greeting() -> Arc<Greeting> {
+    let mut greeting = Greeting::default();
+    for (name, value) in INITIAL {
+        let mut report = BytesMut::new();
+        encode::put(
+            &mut report,
+            &ParameterStatus::new(name.into(), value.into()),
+        );
+        greeting.note(report.freeze());
+    }
+    Arc::new(greeting)
 }
 
 /// A session and what it has sent.

@@ -138,6 +138,7 @@ impl World {
         let limits = Limits {
             login: usize::MAX,
             leaders: self.random.index(2),
+            undecided: usize::MAX,
             wait: Duration::from_secs(2),
             idle: Duration::from_secs(3),
             lifetime: Duration::from_secs(20),
