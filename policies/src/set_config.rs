@@ -118,8 +118,8 @@ fn is_name_column(node: &Node) -> bool {
     }
 }
 
-/// Whether a plain SELECT runs PostgreSQL's own set_config, and nothing of a user: without a schema, the path may lead to
-/// another function, or to a domain with a CHECK.
+/// Whether a plain SELECT runs PostgreSQL's own set_config, and nothing of a user: without a schema, the path may lead
+/// to another function, or to a domain with a CHECK.
 pub(crate) fn is_certain(select: &SelectStmt) -> bool {
     let in_catalog =
         |names: &[Node]| matches!(names, [schema, _] if text_of(schema) == Some("pg_catalog"));

@@ -100,10 +100,11 @@ fn n16_a_declaration_that_the_path_leads_elsewhere() {
     let all = conversations(
         "
 Bare, Elsewhere, grouped
-    {lift} = SELECT sets('default_transaction_read_only', 'off') | RESET ALL; SET search_path = shadow, public, pg_catalog
+    {path} = SET search_path = shadow, public, pg_catalog
+    {lift} = SELECT sets('default_transaction_read_only', 'off') | RESET ALL; {path}
     {call} = SELECT set_config('fencing.scope', '', false) | SELECT set_config('fencing.token', '', true) \
     | SELECT pg_catalog.set_config('fencing.scope'::text, '', false)
-    SET search_path = shadow, public, pg_catalog
+    {path}
     queries, pipeline, text: BEGIN ;; {lift} ;; COMMIT ;; {call} \
     | {lift} ;; COMMIT ;; {call} \
     | BEGIN ;; {lift} ;; COMMIT AND CHAIN ;; {call} ;; COMMIT

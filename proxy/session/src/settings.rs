@@ -211,8 +211,8 @@ impl Session {
         self.server.reported.note(name, body);
     }
 
-    /// Notes the end of a transaction. What SET LOCAL has set, or a rollback undoes, was reported again by now. Anything
-    /// else keeps the connection, unless the client takes it along.
+    /// Notes the end of a transaction. What SET LOCAL has set, or a rollback undoes, was reported again by now.
+    /// Anything else keeps the connection, unless the client takes it along.
     #[inline]
     pub(super) fn settle_reported(&mut self) {
         if self.server.reported.settle() {

@@ -398,7 +398,8 @@ fn a_client_is_told_of_other_defaults() {
     }
     // What a client has set itself stays what it is.
     one.ok("SET IntervalStyle = 'iso_8601'");
-    postgres.sql("ALTER ROLE CURRENT_USER SET DateStyle = 'German'; ALTER ROLE CURRENT_USER SET IntervalStyle = 'sql_standard'");
+    postgres.sql("ALTER ROLE CURRENT_USER SET DateStyle = 'German'");
+    postgres.sql("ALTER ROLE CURRENT_USER SET IntervalStyle = 'sql_standard'");
     other.ok("BEGIN; SELECT 1");
     let answer = one.ok("SELECT 1");
     assert_eq!(told(&answer, "DateStyle").as_deref(), Some("German, DMY"));
