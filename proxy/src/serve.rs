@@ -116,7 +116,7 @@ pub(crate) async fn serve(
         fences,
         in_force: in_force.clone(),
     };
-    drop(tokio::spawn(reload.run(signals.reloads)));
+    let reloading = tokio::spawn(reload.run(signals.reloads));
     let facts = Arc::new(Facts {
         shared: server.shared().clone(),
         leaderships,
@@ -149,6 +149,9 @@ pub(crate) async fn serve(
     }
     server.stop(config.shutdown_grace).await;
     takeover.give_back_leases().await;
+    // It has a share of the rejection log, which is written to its end with the last one.
+    reloading.abort();
+    let _ = reloading.await;
     Ok(())
 }
 

@@ -283,6 +283,9 @@ impl Session {
             // Statements after the COPY in the same query may be ones to wait for.
             self.client.settles = true;
         }
+        if sqlstate == b"0A000" {
+            self.server.names.distrust_others();
+        }
         let front = self.server.ledger.front();
         if front.is_some_and(InFlight::is_unknown_syntax) && !is_refused_by_grammar(body) {
             self.server.note_unknown_syntax();

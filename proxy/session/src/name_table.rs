@@ -89,8 +89,8 @@ impl NameTable {
         self.lost = self.lost.max(Lost::Some);
     }
 
-    pub(super) fn retain(&mut self, is_kept: impl Fn(&PreparedText) -> bool) {
-        self.named.retain(|_, meaning| is_kept(meaning));
+    pub(super) fn retain(&mut self, is_kept: impl Fn(&[u8], &PreparedText) -> bool) {
+        self.named.retain(|name, meaning| is_kept(name, meaning));
         self.count();
     }
 

@@ -259,10 +259,22 @@ impl Names {
             let source = meaning.source();
             source.is_some_and(|source| source.is_outdated())
         };
-        self.statements.retain(|meaning| !is_outdated(meaning));
+        self.statements.retain(|_, meaning| !is_outdated(meaning));
         if is_outdated(&self.unnamed_statement) {
             self.unnamed_statement = PreparedText::Unknown;
             self.unnamed = Unnamed::Elsewhere;
+        }
+    }
+
+    /// Notes that PostgreSQL may not run statements as they are here: a plan of another client's is older than what it
+    /// reads. This client's own are parsed again.
+    #[cold]
+    pub(super) fn distrust_others(&mut self) {
+        if let Some(all) = &self.of_client {
+            self.statements.retain(|name, here| {
+                let own = all.get(name).and_then(PreparedText::source);
+                own.is_none_or(|own| here.source().is_some_and(|here| Arc::ptr_eq(own, here)))
+            });
         }
     }
 

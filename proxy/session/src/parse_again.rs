@@ -231,20 +231,29 @@ impl Session {
         if prepared.is_some_and(|done| done.is_answered) {
             return Some(Action::Discard);
         }
-        let name = self.named_elsewhere(verdict)?;
+        let pipeline = self.client.pipeline;
+        let has_sync = pipeline == Pipeline::Closed && request == Request::Query;
+        let deallocated = deallocated(verdict).filter(|_| has_sync);
+        // Also if it differs from what the client was told, so that it cannot be parsed again.
+        let deallocated = deallocated.filter(|name| self.server.names.elsewhere(*name).is_some());
+        let named = self.named_elsewhere(verdict);
+        if named.is_none() && deallocated.is_none() {
+            return None;
+        }
         if !self.server.ledger.is_empty() {
             return Some(Action::Need(Prerequisite::Replies));
         }
-        let pipeline = self.client.pipeline;
-        let has_sync = pipeline == Pipeline::Closed && request == Request::Query;
-        let name = Name::statement(name.as_bytes());
         // A failed transaction still lets another client's statement be closed.
         let parses = !self.is_failed() && self.unguarded().is_none();
+        if let Some(name) = deallocated.filter(|_| parses) {
+            return Some(self.deallocate(name));
+        }
+        let named = named?;
+        let name = Name::statement(named.as_bytes());
         if !parses && !self.server.names.is_taken(name) {
             return None;
         }
         match self.movable(name).filter(|_| parses).cloned() {
-            Some(_) if has_sync && is_deallocate(verdict) => return Some(self.deallocate(name)),
             Some(statement) => match self.parse_again(name, &statement) {
                 Ok(_) | Err(Action::Need(Prerequisite::Replies)) => {}
                 Err(action) => return Some(action),
@@ -307,12 +316,15 @@ impl Session {
     }
 }
 
-/// Whether a text is nothing but a DEALLOCATE of one name.
-fn is_deallocate(verdict: &Analysis) -> bool {
+/// The name in a text that is nothing but a DEALLOCATE of it.
+fn deallocated(verdict: &Analysis) -> Option<Name<'_>> {
     let [statement] = &*verdict.statements else {
-        return false;
+        return None;
     };
-    matches!(&*statement.controls, [Control::Deallocate { .. }])
+    match &*statement.controls {
+        [Control::Deallocate { name }] => Some(Name::statement(name.as_bytes())),
+        _ => None,
+    }
 }
 
 /// The statement for a server that may read its text differently.

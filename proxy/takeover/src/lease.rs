@@ -228,7 +228,8 @@ impl Takeover {
         time: LeaseTime,
         terms: Terms,
     ) -> Result<Lease, DeclareError> {
-        let mark = self.take_after_the_mark(declaration, terms).await?;
+        let ticket = &acquired.candidacy.ticket;
+        let mark = self.take_after_the_mark(ticket, declaration, terms).await?;
         let (candidacy, vacancies) = (acquired.candidacy, &self.inner.lease_queues.vacancies);
         vacancies.over(&candidacy.ticket.scope, mark.token, acquired.others_at);
         let _first = candidacy.token.set(mark.token);
@@ -279,10 +280,11 @@ impl Takeover {
         self.inner.lease_queues.close().await;
     }
 
-    /// Takes the token after the mark that is read while the lease is held. A session that held the lease before, and
-    /// slept since, takes none.
+    /// Takes the token after the mark that is read while the lease is held. Whoever held the lease before, and slept
+    /// since, takes none.
     async fn take_after_the_mark(
         &self,
+        ticket: &QueueTicket,
         declaration: &Declaration,
         terms: Terms,
     ) -> Result<Mark, DeclareError> {
@@ -290,6 +292,12 @@ impl Takeover {
         loop {
             let deadline = self.deadline();
             let mark = self.read_mark(&declaration.scope, deadline).await?;
+            let (held, scope) = (ticket.clone(), declaration.scope.clone());
+            // A later holder has raised the mark before it is read here, or not at all before the take.
+            if self.run(async move { held.renew().await }).await? == Leased::NotHeld {
+                tracing::warn!(%scope, "the lease has passed on before its token was taken");
+                return Err(DeclareError::LeaseHeld { unanswered: None });
+            }
             let take = Declaration {
                 claim: Claim::After(mark),
                 ..declaration.clone()

@@ -161,7 +161,9 @@ fn a_result_type_stays_what_the_client_was_told() {
     are_the_same(&format!(
         "{}
 parse s SET LOCAL work_mem = '1MB' + describe s ;; run s ;; run s
-{told} ;; {more} ;; BEGIN ;; run s ;; run s ;; ROLLBACK ;; run s",
+{told} ;; {more} ;; BEGIN ;; run s ;; run s ;; ROLLBACK ;; run s
+{told} ;; {more} ;; run s ;; DEALLOCATE s ;; {told} ;; run s
+{told} ;; {more} ;; run s ;; BEGIN ;; DEALLOCATE s ;; SELECT 1 ;; COMMIT ;; run s",
         both.concat()
     ));
 }
@@ -347,4 +349,25 @@ fn a_name_after_a_failed_transaction_is_nobody_elses() {
             assert_eq!(errors(&answer), [""; 0], "{text}");
         }
     }
+}
+
+/// Its client had described another result, and PostgreSQL remembers that.
+#[test]
+fn a_plan_of_another_client_that_is_outdated_is_used_no_more() {
+    let [_, stage] = of("2");
+    stage.postgres.sql(TABLE);
+    let (mut one, mut other, mut holder) = (stage.plain(), stage.plain(), stage.plain());
+    let parse = || b().parse("s", "SELECT * FROM t");
+    one.run(&run_in(parse(), "s").sync());
+    stage.postgres.sql("ALTER TABLE t ADD COLUMN b text");
+    one.ok("BEGIN; SELECT 1");
+    other.run(&parse().sync());
+    holder.ok("BEGIN; SELECT 1");
+    let of_other = super::backend(&mut holder);
+    one.ok("COMMIT");
+    assert_ne!(super::backend(&mut other), of_other);
+    let mut run = || errors(&other.run(&run_in(b(), "s").sync()));
+    assert!(run().iter().all(|error| error == "0A000"));
+    assert_eq!(run(), [] as [&str; 0]);
+    assert_eq!(run(), [] as [&str; 0]);
 }

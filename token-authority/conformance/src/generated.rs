@@ -283,6 +283,8 @@ impl Case {
     fn lease(&mut self, scope: Scope) -> Step {
         let steps = [
             LeaseStep::Acquire(HOUR),
+            // Shorter than the lease of another may still be.
+            LeaseStep::Acquire(HOUR / 12),
             LeaseStep::Renew(HOUR),
             LeaseStep::Release,
         ];

@@ -226,9 +226,10 @@ BEGIN
         INSERT INTO @schema@.leases AS l (scope, holder, until)
             VALUES (a_scope, a_holder, @schema@.now_us() + a_time_us)
             ON CONFLICT (scope) DO UPDATE SET holder = EXCLUDED.holder, until = @schema@.now_us() + a_time_us
-                -- A lease that lives much longer than requested is not ours, or the clock was set back.
+                -- A lease that lives longer than any may, with a lock_delay of an hour, is not ours, or the clock was
+                -- set back.
                 WHERE l.holder = a_holder OR l.until <= @schema@.now_us()
-                    OR l.until > @schema@.now_us() + 4 * a_time_us;
+                    OR l.until > @schema@.now_us() + 2 * 3600 * 1000000::bigint;
     ELSE
         UPDATE @schema@.leases AS l SET until = @schema@.now_us() + a_time_us
             WHERE l.scope = a_scope AND l.holder = a_holder;

@@ -47,7 +47,7 @@ pub(super) fn fence_in(mode: Mode) -> SessionFence {
     });
     let fence = Fence::new(policy.unwrap(), MarkCache::default().into(), mode).unwrap();
     raise(&fence, MARK);
-    std::sync::Arc::new(fence).for_session(&Who {
+    Arc::new(fence).for_session(&Who {
         user: "u",
         database: "d",
         application_name: None,
