@@ -9,10 +9,10 @@
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
-use pgpalisade_policies::scan::{NeedsParse, needs_parse};
+use pgpalisade_policies::scan::needs_parse;
 use pgpalisade_policies::{
-    Class, CommitsInside, Control, Effects, MAX_PARSED_INLINE, Statement, Tables, TextEncoding,
-    VerdictCache, classify,
+    Class, Control, Effects, MAX_PARSED_INLINE, Statement, Tables, TextEncoding, VerdictCache,
+    classify,
 };
 
 const SAFE: TextEncoding = TextEncoding::Utf8;
@@ -52,7 +52,7 @@ fuzz_target!(|data: &[u8]| {
                 .iter()
                 .all(|one| one.effects.writes == Tables::Unknown)
         );
-    } else if needs_parse(data) == NeedsParse::No {
+    } else if !needs_parse(data) {
         assert!(!safe.has_controls() && !safe.commits_midway());
     }
 });
@@ -62,7 +62,7 @@ fn look(statement: &Statement) {
     assert_eq!(effects.class == Class::Write, statement.why.is_some());
     look_at(effects);
     if effects.class == Class::Read {
-        assert_eq!(statement.commits_inside, CommitsInside::No);
+        assert!(!statement.may_commit_inside);
     }
     for control in &statement.controls {
         if let Control::Prepare { effects, .. } = control {

@@ -6,15 +6,6 @@ use crate::effects::{ANY_SETTING, Category, Class, Effects};
 use crate::leftover::{Assignment, Leftover};
 use crate::write_reason::{Opaque, WriteReason};
 
-/// Whether a statement may commit work before it completes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CommitsInside {
-    /// Only the end of its transaction commits its work.
-    No,
-    /// CALL, DO, VACUUM, .. CONCURRENTLY, and any text that could not be parsed.
-    Possibly,
-}
-
 /// One statement of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statement {
@@ -24,8 +15,9 @@ pub struct Statement {
     pub kind: &'static str,
     /// Effects on the session, in order.
     pub controls: Box<[Control]>,
-    /// Whether it may commit before it completes.
-    pub commits_inside: CommitsInside,
+    /// Whether it may commit work before it completes: CALL, DO, VACUUM, .. CONCURRENTLY, and any text that could not
+    /// be parsed.
+    pub may_commit_inside: bool,
     /// Reason why it is a write; `None` for a read.
     pub why: Option<WriteReason>,
     pub(crate) computes: Computes,
@@ -138,7 +130,7 @@ impl Analysis {
             effects: Effects::unknown(Some(Category::Unparsed)),
             kind: "unparsed",
             controls,
-            commits_inside: CommitsInside::Possibly,
+            may_commit_inside: true,
             why: Some(why),
             computes: Computes::Anything,
             leaves: is_unread.then_some(Leftover::Unread),
@@ -185,7 +177,7 @@ impl Analysis {
     pub fn commits_midway(&self) -> bool {
         let several = self.statements.len() > 1;
         self.statements.iter().any(|statement| {
-            statement.commits_inside == CommitsInside::Possibly
+            statement.may_commit_inside
                 || (several && statement.controls.iter().any(Control::is_transaction))
         })
     }

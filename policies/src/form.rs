@@ -19,7 +19,7 @@
 use std::ops::Range;
 
 use crate::classify::{MAX_PARSED_INLINE, OPERATOR_RUN_MAX, is_ascii};
-use crate::scan::{NeedsParse, needs_parse};
+use crate::scan::needs_parse;
 
 /// First words of texts that may have a form.
 const FIRST_WORDS: [&[u8]; 7] = [
@@ -43,7 +43,7 @@ pub(crate) fn has_form(text: &[u8]) -> bool {
     text.len() <= MAX_PARSED_INLINE
         && begins_as_query(text)
         && !has_doubtful(text)
-        && needs_parse(text) == NeedsParse::No
+        && !needs_parse(text)
 }
 
 /// Constants of a text whose values do not matter, with their places, in order. Only meaningful for texts that

@@ -5,8 +5,6 @@ use pg_query::protobuf::{
     AlterTableStmt, AlterTableType, ObjectType, TransactionStmt, TransactionStmtKind,
 };
 
-use crate::analysis::CommitsInside;
-
 /// Name of a statement: its command tag, if it has one.
 pub(crate) fn name(node: &NodeEnum) -> &'static str {
     use NodeEnum as N;
@@ -90,7 +88,7 @@ pub(crate) fn name(node: &NodeEnum) -> &'static str {
 }
 
 /// Whether a write may commit before it completes. Lists the statements that cannot.
-pub(crate) fn commits_inside(node: &NodeEnum) -> CommitsInside {
+pub(crate) fn may_commit_inside(node: &NodeEnum) -> bool {
     use NodeEnum as N;
     let stays = match node {
         N::SelectStmt(_)
@@ -144,11 +142,7 @@ pub(crate) fn commits_inside(node: &NodeEnum) -> CommitsInside {
         N::AlterTableStmt(alter) => !detaches_concurrently(alter),
         _ => false,
     };
-    if stays {
-        CommitsInside::No
-    } else {
-        CommitsInside::Possibly
-    }
+    !stays
 }
 
 /// ALTER TABLE .. DETACH PARTITION .. CONCURRENTLY runs in two transactions.

@@ -29,7 +29,7 @@ mod unread;
 mod walk;
 mod write_reason;
 
-pub use analysis::{Analysis, CommitsInside, Computes, Statement};
+pub use analysis::{Analysis, Computes, Statement};
 pub use cache::{CacheStats, VerdictCache};
 pub use classify::{
     MAX_PARSED, MAX_PARSED_INLINE, PARSER_STACK, TextEncoding, Weight, classify, is_ascii, weigh,

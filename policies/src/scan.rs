@@ -3,16 +3,6 @@
 //! A session that may write anyway needs the parser only if a text could change the session itself. The scan knows
 //! words, not SQL, and also finds them in strings and comments. Such a match costs only a parse.
 
-/// Result of the scan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NeedsParse {
-    /// No statement of the text has a [`Control`](crate::Control) or commits before it completes. Says nothing about
-    /// reads and writes.
-    No,
-    /// A statement may do either.
-    Yes,
-}
-
 /// First words, in lower case and by length, of statements that have a control or may commit before they complete.
 /// The latter are DO, CALL, VACUUM and similar: their outcome is unknown when their session is ended, and the client
 /// is told so.
@@ -37,6 +27,9 @@ const FIRST_WORDS: [&[&[u8]]; 11] = [
 /// similar.
 const ANY_WORDS: [&[u8]; 4] = [b"execute", b"set_config", b"fencing", b"concurrently"];
 
+/// Whether a statement of the text may have a [`Control`](crate::Control) or commit before it completes. `false` says
+/// nothing about reads and writes.
+///
 /// Looks for the words that can change a session: transaction control, SET and similar, prepared statements,
 /// `fencing` and `set_config`. Also for `U&`, which can spell an identifier in escapes.
 ///
@@ -48,7 +41,7 @@ const ANY_WORDS: [&[u8]; 4] = [b"execute", b"set_config", b"fencing", b"concurre
 /// anywhere in a text with comments. In other texts all words count anywhere: the byte before a word may be the first
 /// half of a character.
 #[must_use]
-pub fn needs_parse(text: &[u8]) -> NeedsParse {
+pub fn needs_parse(text: &[u8]) -> bool {
     match first_word_decides(text) {
         Some(needs) => needs,
         None if text.is_ascii() => scan_words(text),
@@ -58,7 +51,7 @@ pub fn needs_parse(text: &[u8]) -> NeedsParse {
 
 /// The answer of [`scan_words`] for an ASCII text in which only the first word can count. `None` for other texts, and
 /// for those too short to gain from it.
-fn first_word_decides(text: &[u8]) -> Option<NeedsParse> {
+fn first_word_decides(text: &[u8]) -> Option<bool> {
     // No word follows a semicolon here.
     let mut text = text.trim_ascii_end();
     while let Some(before) = text.strip_suffix(b";") {
@@ -87,11 +80,7 @@ fn first_word_decides(text: &[u8]) -> Option<NeedsParse> {
     let ends = after
         .first()
         .is_none_or(|byte| class(*byte) != CharClass::Tail);
-    Some(if ends && is_first_word(word) {
-        NeedsParse::Yes
-    } else {
-        NeedsParse::No
-    })
+    Some(ends && is_first_word(word))
 }
 
 /// Whether these three bytes look like part of a text that counts after the first word. Each of [`ANY_WORDS`] has
@@ -149,7 +138,7 @@ fn class(byte: u8) -> CharClass {
         .unwrap_or(CharClass::Letter)
 }
 
-fn scan_words(text: &[u8]) -> NeedsParse {
+fn scan_words(text: &[u8]) -> bool {
     let comments = text.windows(2).any(|two| two == b"--" || two == b"/*");
     let mut first = true;
     let mut rest = text;
@@ -169,15 +158,15 @@ fn scan_words(text: &[u8]) -> NeedsParse {
         if (ends && ((begins && is_first_word(word)) || is_any_word(word)))
             || (is_u(word) && follows == Some(b'&'))
         {
-            return NeedsParse::Yes;
+            return true;
         }
         first = false;
         rest = after;
     }
-    NeedsParse::No
+    false
 }
 
-fn scan_anywhere(text: &[u8]) -> NeedsParse {
+fn scan_anywhere(text: &[u8]) -> bool {
     let mut rest = text;
     while let Some(start) = rest.iter().position(|byte| starts_word(*byte)) {
         let (_, here) = rest.split_at(start);
@@ -186,11 +175,11 @@ fn scan_anywhere(text: &[u8]) -> NeedsParse {
             .is_some_and(|[u, and]| is_u(&[*u]) && *and == b'&')
             || starts_with_word(here);
         if found {
-            return NeedsParse::Yes;
+            return true;
         }
         rest = here.split_at(1).1;
     }
-    NeedsParse::No
+    false
 }
 
 /// Whether it is the first letter of one of the words, or a `u`.
@@ -235,13 +224,13 @@ mod tests {
     use crate::{TextEncoding, classify};
 
     #[track_caller]
-    fn check(text: &[u8], expected: NeedsParse) {
-        assert_eq!(
-            needs_parse(text),
-            expected,
-            "{}",
-            String::from_utf8_lossy(text)
-        );
+    fn needs(text: &[u8]) {
+        assert!(needs_parse(text), "{}", text.escape_ascii());
+    }
+
+    #[track_caller]
+    fn needs_none(text: &[u8]) {
+        assert!(!needs_parse(text), "{}", text.escape_ascii());
     }
 
     #[test]
@@ -287,20 +276,20 @@ mod tests {
             "select 'é' ; commit",
             "écommit",
         ] {
-            check(text.as_bytes(), NeedsParse::Yes);
+            needs(text.as_bytes());
         }
         // Second bytes of SJIS characters that look like letters, before and after the word.
-        check(b"\x83acommit\x83b", NeedsParse::Yes);
-        check(b"select '\x83\x5c';u&\"a\"", NeedsParse::Yes);
+        needs(b"\x83acommit\x83b");
+        needs(b"select '\x83\x5c';u&\"a\"");
     }
 
     #[test]
     fn every_word_passes_the_filter_of_first_letters() {
         let first = FIRST_WORDS.iter().flat_map(|words| words.iter());
         for word in first.chain(&ANY_WORDS) {
-            check(word, NeedsParse::Yes);
-            check(&[b"\xe9x", *word].concat(), NeedsParse::Yes);
-            check(&[*word, b"x"].concat(), NeedsParse::No);
+            needs(word);
+            needs(&[b"\xe9x", *word].concat());
+            needs_none(&[*word, b"x"].concat());
         }
     }
 
@@ -366,7 +355,7 @@ mod tests {
             let long = scan_words(text.as_bytes());
             if let Some(short) = first_word_decides(text.as_bytes()) {
                 assert_eq!(short, long, "seed {seed}: {text:?}");
-                decided[usize::from(short == NeedsParse::Yes)] += 1;
+                decided[usize::from(short)] += 1;
             }
         }
         println!("decided No {}, Yes {}", decided[0], decided[1]);
@@ -377,11 +366,7 @@ mod tests {
             "SELECT abalance FROM pgbench_accounts WHERE aid = $1",
             "UPDATE t SET balance = balance - 1 WHERE id = -1 ; ",
         ] {
-            assert_eq!(
-                first_word_decides(text.as_bytes()),
-                Some(NeedsParse::No),
-                "{text}"
-            );
+            assert_eq!(first_word_decides(text.as_bytes()), Some(false), "{text}");
         }
     }
 
@@ -400,7 +385,7 @@ mod tests {
             "select case when a then b end",
             "insert into t values (1) on conflict do nothing",
         ] {
-            check(text.as_bytes(), NeedsParse::No);
+            needs_none(text.as_bytes());
         }
     }
 
@@ -501,8 +486,8 @@ mod tests {
             let inert = !verdict.has_controls() && !midway;
             let needs = needs_parse(text.as_bytes());
             with_controls += usize::from(!inert);
-            said_no += usize::from(needs == NeedsParse::No);
-            assert!(inert || needs == NeedsParse::Yes, "seed {seed}: {text:?}");
+            said_no += usize::from(!needs);
+            assert!(inert || needs, "seed {seed}: {text:?}");
         }
         // The generator must reach both sides, or the test proves nothing.
         assert!(

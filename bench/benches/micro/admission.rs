@@ -8,7 +8,7 @@ use pgpalisade_authority::{Mark, Scope, Token};
 use pgpalisade_fence::mark_cache::MarkCache;
 use pgpalisade_fence::{
     Admitted, CopyIn, Decision, Fence, GrantMode, Guard, HeldToken, HeldTokens, Name, Pipeline,
-    PreparedNames, PreparedText, ServerText, SessionFence, SessionState, Situation, Unmet, Wrote,
+    PreparedNames, PreparedText, ServerText, SessionFence, SessionState, Situation, Unmet,
 };
 use pgpalisade_policies::{Analysis, Mode, Policy, VerdictCache, classify};
 use pgpalisade_wire::header::Header;
@@ -81,7 +81,7 @@ impl BenchSession {
             fence: &self.fence,
             state: &self.state,
             accepted: &[],
-            wrote: Wrote::No,
+            wrote: false,
             pipeline: Pipeline::Closed,
             guard: Guard::SURE,
             names: Some(&NoNames),

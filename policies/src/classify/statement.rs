@@ -6,7 +6,7 @@ use pg_query::protobuf::{DiscardMode, LockStmt, Node, RawStmt, SelectStmt, Varia
 use pg_query::{LockMode, NodeEnum};
 
 use super::{block, copy, explain, names, transaction, utility};
-use crate::analysis::{CommitsInside, Computes, Statement};
+use crate::analysis::{Computes, Statement};
 use crate::control::Control;
 use crate::effects::{ANY_SETTING, Category, Class, Tables};
 use crate::found::Found;
@@ -32,15 +32,12 @@ pub(super) fn statement(raw: &RawStmt, text: &str) -> Result<Statement, UnknownS
     let effects = found.effects();
     let leaves = leftover::of(node, &effects, &controls);
     let assigns = leftover::assignment(node, place(raw, text)).filter(|_| controls.is_empty());
-    let commits_inside = match effects.class {
-        Class::Read => CommitsInside::No,
-        Class::Write => kinds::commits_inside(node),
-    };
+    let may_commit_inside = effects.class == Class::Write && kinds::may_commit_inside(node);
     Ok(Statement {
         effects,
         kind,
         controls: controls.into(),
-        commits_inside,
+        may_commit_inside,
         why,
         computes,
         leaves,

@@ -9,5 +9,5 @@ mod unread;
 pub use needs::{Decision, Unmet};
 pub use permit::{Admitted, Basis, Leave, Permit};
 pub use plan::Plan;
-pub use situation::{Pipeline, Situation, Wrote};
+pub use situation::{Pipeline, Situation};
 pub use unread::CopyIn;

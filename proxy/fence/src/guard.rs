@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use pgpalisade_policies::{Access, Chain, CommitsInside, Control, Statement};
+use pgpalisade_policies::{Access, Chain, Control, Statement};
 
 /// Reason why read-only mode is not sure to keep a statement from writing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +111,7 @@ impl Guard {
     #[inline]
     #[must_use]
     pub fn after(self, statement: &Statement) -> Self {
-        if statement.commits_inside == CommitsInside::Possibly {
+        if statement.may_commit_inside {
             return Self::IN_DOUBT;
         }
         statement.controls.iter().fold(self, Self::after_control)

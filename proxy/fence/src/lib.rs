@@ -22,7 +22,7 @@ use pgpalisade_authority::SCOPES_MAX;
 use pgpalisade_wire as wire;
 
 pub use decision::{
-    Admitted, Basis, CopyIn, Decision, Leave, Permit, Pipeline, Plan, Situation, Unmet, Wrote,
+    Admitted, Basis, CopyIn, Decision, Leave, Permit, Pipeline, Plan, Situation, Unmet,
 };
 pub use guard::{Guard, TransactionAccess, Unguarded, ends_transaction};
 pub use held_tokens::{GrantMode, HeldToken, HeldTokens, Identified, Purpose, Terms, TokenStatus};

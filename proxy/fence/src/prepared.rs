@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use pgpalisade_policies::scan::NeedsParse;
 use pgpalisade_policies::{Analysis, Effects};
 
 use crate::Source;
@@ -103,8 +102,8 @@ pub struct Classified {
     pub verdict: Arc<Analysis>,
     /// Beginning of the text, if it was kept.
     pub excerpt: Option<Box<[u8]>>,
-    /// Whether a byte scan would have done, as it does for a session that may write anyway.
-    pub scan: NeedsParse,
+    /// Whether a byte scan would not have done, as it does for a session that may write anyway.
+    pub needs_parse: bool,
     /// Its source, if it can be parsed again.
     pub source: Option<Arc<Source>>,
 }
@@ -143,7 +142,7 @@ impl PreparedText {
     pub fn is_plain(&self) -> bool {
         match self {
             Self::Plain => true,
-            Self::Classified(classified) => classified.scan == NeedsParse::No,
+            Self::Classified(classified) => !classified.needs_parse,
             Self::Sql(_) | Self::Unknown | Self::MaySteer => false,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pgpalisade_policies::{Access, Chain, CommitsInside, Control, Statement, WriteReason};
+use pgpalisade_policies::{Access, Chain, Control, Statement, WriteReason};
 
 use super::action::Disposition;
 use super::endings::{Ending, TERMINATED};
@@ -436,6 +436,6 @@ fn commits(statement: &Statement, command_tag: &[u8]) -> bool {
             Control::Commit { .. } | Control::PrepareTransaction
         )
     };
-    statement.commits_inside == CommitsInside::Possibly
+    statement.may_commit_inside
         || (command_tag != b"ROLLBACK" && statement.controls.iter().any(ends))
 }

@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use pgpalisade_policies::scan::{self, NeedsParse};
+use pgpalisade_policies::scan;
 use pgpalisade_policies::{Class, Opaque, VerdictCache};
 
 use super::Session;
@@ -78,15 +78,15 @@ impl Session {
         self.server.note_parse(&verdict);
         let keeps = verdict.class() == Class::Write;
         let excerpt = text.ok().filter(|_| keeps).map(|text| excerpt(text).into());
-        let scan = match (self.server.tenancy, text) {
+        let needs_parse = match (self.server.tenancy, text) {
             (Tenancy::ForLife, Ok(text)) => scan::needs_parse(text),
             // Only a session that keeps its server connection asks.
-            _ => NeedsParse::Yes,
+            _ => true,
         };
         let classified = Classified {
             verdict,
             excerpt,
-            scan,
+            needs_parse,
             source: self.source_of(frame, parse),
         };
         Ok((PreparedText::Classified(Arc::new(classified)), leave))

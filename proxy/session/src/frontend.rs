@@ -12,7 +12,7 @@ use super::endings::Ending;
 use super::frame::{COLLECTED_MAX, Frame, LOOKED_AT_MAX, Uncollected};
 use super::in_flight::{InFlight, Request};
 use super::judgement::Judged;
-use super::read_only::{AccessChange, Guarded};
+use super::read_only::AccessChange;
 use super::{Met, ReadWriteRequest, Session, injected};
 use crate::fence::{Basis, Leave, Permit, Pipeline};
 use crate::rejection::Rejection;
@@ -306,7 +306,7 @@ impl Session {
     /// Ends the session if its transactions are still not read-only.
     pub fn end_set_access(&mut self, change: AccessChange) -> Result<Met, Ending> {
         let pid = self.server.identity.pid();
-        if change == AccessChange::Guard && self.server.read_only.confirm(pid) == Guarded::No {
+        if change == AccessChange::Guard && !self.server.read_only.confirm(pid) {
             return Err(self.end_unguarded());
         }
         if self.prepared().read_write == ReadWriteRequest::Refused {

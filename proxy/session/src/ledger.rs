@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 
 use super::in_flight::{Counts, InFlight, Origin, Request, access_show};
 use super::name_change::NameChange;
-use crate::fence::{Name, NameSpace, PreparedText, Wrote};
+use crate::fence::{Name, NameSpace, PreparedText};
 use crate::rejection::Rejection;
 use crate::wire::backend::tag;
 
@@ -66,7 +66,7 @@ pub struct Ledger {
     /// Sum over the requests in flight.
     counts: Counts,
     /// Whether a request that was answered may have written in the open transaction.
-    wrote: Wrote,
+    wrote: bool,
 }
 
 /// The server's treatment of what it is sent now.
@@ -77,14 +77,10 @@ enum ServerMode {
     /// After an error in the extended protocol: everything up to the next Sync is skipped.
     SkippingToSync,
     /// COPY FROM STDIN: Sync and Flush are ignored until CopyDone or CopyFail.
-    CopyIn(Data),
-}
-
-/// What was sent during a COPY FROM STDIN.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Data {
-    None,
-    Sent,
+    CopyIn {
+        /// Whether data was sent.
+        has_data: bool,
+    },
 }
 
 impl Ledger {
@@ -92,11 +88,11 @@ impl Ledger {
     #[inline(always)]
     pub fn push(&mut self, mut entry: InFlight) {
         match (self.mode, entry.request) {
-            (ServerMode::CopyIn(data), Request::Sync) => {
-                self.has_unclear_sync |= data == Data::Sent;
+            (ServerMode::CopyIn { has_data }, Request::Sync) => {
+                self.has_unclear_sync |= has_data;
                 return;
             }
-            (ServerMode::CopyIn(_), Request::MalformedFlush) => return,
+            (ServerMode::CopyIn { .. }, Request::MalformedFlush) => return,
             (ServerMode::SkippingToSync, Request::Sync) => self.mode = ServerMode::Normal,
             (ServerMode::SkippingToSync, _) => return,
             _ => {}
@@ -138,9 +134,7 @@ impl Ledger {
     #[inline]
     fn note_taken(&mut self, counts: Counts) {
         self.counts -= counts;
-        if counts.writing > 0 {
-            self.wrote = Wrote::Yes;
-        }
+        self.wrote |= counts.writing > 0;
     }
 
     /// Frees the memory of a long pipeline.
@@ -218,7 +212,7 @@ impl Ledger {
                 _ => at += 1,
             }
         }
-        self.mode = ServerMode::CopyIn(Data::None);
+        self.mode = ServerMode::CopyIn { has_data: false };
     }
 
     fn on_ready(&mut self) {
@@ -241,8 +235,8 @@ impl Ledger {
     /// Notes that COPY data is sent.
     #[inline]
     pub(crate) fn on_copy_data(&mut self) {
-        if self.mode == ServerMode::CopyIn(Data::None) {
-            self.mode = ServerMode::CopyIn(Data::Sent);
+        if let ServerMode::CopyIn { has_data } = &mut self.mode {
+            *has_data = true;
         }
     }
 
@@ -313,16 +307,13 @@ impl Ledger {
 
     /// Whether the transaction of a request that is sent now may have written.
     #[must_use]
-    pub const fn wrote(&self) -> Wrote {
-        match self.counts.writing {
-            0 => self.wrote,
-            _ => Wrote::Yes,
-        }
+    pub const fn wrote(&self) -> bool {
+        self.wrote || self.counts.writing > 0
     }
 
     /// Notes that a completed statement has ended one transaction and begun the next.
     pub(crate) fn begin_another(&mut self) {
-        self.wrote = Wrote::No;
+        self.wrote = false;
         if let Some(front) = self
             .in_flight
             .front_mut()
@@ -336,7 +327,7 @@ impl Ledger {
     /// Notes that ReadyForQuery has reported no open transaction.
     #[inline]
     pub(crate) const fn end_transaction(&mut self) {
-        self.wrote = Wrote::No;
+        self.wrote = false;
     }
 
     /// Effect of the requests in flight on a name.
@@ -414,7 +405,7 @@ impl Ledger {
     /// Whether the server is reading the data of a COPY FROM STDIN.
     #[must_use]
     pub(crate) fn is_copying_in(&self) -> bool {
-        matches!(self.mode, ServerMode::CopyIn(_))
+        matches!(self.mode, ServerMode::CopyIn { .. })
     }
 }
 

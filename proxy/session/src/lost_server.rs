@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 
 use bytes::BytesMut;
-use pgpalisade_policies::{Chain, CommitsInside, Control, Statement, VerdictCache};
+use pgpalisade_policies::{Chain, Control, Statement, VerdictCache};
 
 use super::action::{Action, Prerequisite};
 use super::endings::{FinalError, put_survived};
@@ -14,7 +14,7 @@ use super::in_flight::{InFlight, Origin, Request};
 use super::read_only::AccessChange;
 use super::unserved::{Block, NextReply};
 use super::{ClientHalf, Session, injected};
-use crate::fence::{Leave, Permit, Pipeline, Wrote};
+use crate::fence::{Leave, Permit, Pipeline};
 use crate::wire::backend::TransactionStatus;
 use crate::wire::encode::{self, ErrorFields, ErrorResponse, ReadyForQuery, Severity};
 
@@ -48,7 +48,7 @@ struct Fate {
 impl Fate {
     fn run(&mut self, statement: &Statement) {
         self.is_undone = false;
-        self.commits |= statement.commits_inside == CommitsInside::Possibly;
+        self.commits |= statement.may_commit_inside;
         for control in &statement.controls {
             match control {
                 Control::Begin { .. } | Control::RollbackTo(_) => {
@@ -136,7 +136,7 @@ impl Session {
     #[must_use]
     pub fn may_have_committed(&self) -> bool {
         let server = &self.server;
-        server.is_committed_midway || server.ledger.wrote() == Wrote::Yes && self.fate().commits
+        server.is_committed_midway || server.ledger.wrote() && self.fate().commits
     }
 
     /// Parts the client from its server connection, which has ended. Returns what the client gets at once.

@@ -363,7 +363,6 @@ impl Names {
 #[cfg(test)]
 mod tests {
     use pgpalisade_policies::Class;
-    use pgpalisade_policies::scan::NeedsParse;
 
     use super::*;
     use crate::fence::Classified;
@@ -468,7 +467,7 @@ mod tests {
         PreparedText::Classified(Arc::new(Classified {
             verdict: Arc::new(pgpalisade_policies::classify(b"RESET ALL", lexing)),
             excerpt: None,
-            scan: NeedsParse::Yes,
+            needs_parse: true,
             source: None,
         }))
     }
@@ -537,7 +536,7 @@ mod tests {
                     pgpalisade_policies::TextEncoding::Utf8,
                 )),
                 excerpt: None,
-                scan: NeedsParse::Yes,
+                needs_parse: true,
                 source: None,
             }))
         };

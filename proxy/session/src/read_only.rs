@@ -83,29 +83,14 @@ impl Reported {
     }
 }
 
-/// Result of setting the guard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Guarded {
-    Yes,
-    No,
-    /// It must be set again.
-    NotYet,
-}
-
-/// Whether the client has set the default since the proxy did. Then nothing is hidden from it, because its own value
-/// is not tracked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wish {
-    NotStated,
-    Stated,
-}
-
 /// The read-only guard of a session.
 #[derive(Debug)]
 pub(super) struct ReadOnlyGuard {
     owner: Owner,
     reported: Reported,
-    wish: Wish,
+    /// Whether the client has set the default since the proxy did. Then nothing is hidden from it, because its own
+    /// value is not tracked.
+    is_stated: bool,
     guard: Guard,
     read_write: ReadWriteChange,
     process: Process,
@@ -130,7 +115,7 @@ impl ReadOnlyGuard {
         Self {
             owner: Owner::Client,
             reported,
-            wish: Wish::NotStated,
+            is_stated: false,
             guard: Guard::IN_DOUBT,
             read_write: ReadWriteChange::NotDue,
             process: Process::Told(None),
@@ -195,14 +180,14 @@ impl ReadOnlyGuard {
                 AccessChange::Guard | AccessChange::Release => ReadWriteChange::NotDue,
             };
         }
-        self.wish = Wish::NotStated;
+        self.is_stated = false;
     }
 
     /// Notes that all settings are being reset. Returns the change to be sent after that: a session that was guarded
     /// stays so. Its process is not asked for again.
     pub(super) fn on_reset(&mut self) -> Option<AccessChange> {
         self.guard = Guard::IN_DOUBT;
-        self.wish = Wish::NotStated;
+        self.is_stated = false;
         if self.process != Process::Confirmed {
             self.owner = Owner::Client;
         }
@@ -226,16 +211,16 @@ impl ReadOnlyGuard {
         self.process = Process::Told(pid);
     }
 
-    /// Evaluates the answer to the guard: whether it holds, in the process of the login.
-    pub(super) fn confirm(&mut self, pid: i32) -> Guarded {
+    /// Evaluates the answer to the guard: whether it holds, in the process of the login, or was cancelled and must be
+    /// set again.
+    pub(super) fn confirm(&mut self, pid: i32) -> bool {
         match (self.reported.default, self.process) {
             (Some(Access::ReadOnly), Process::Told(Some(told))) if told == pid => {
                 self.process = Process::Confirmed;
                 self.on_idle();
-                Guarded::Yes
+                true
             }
-            (_, Process::Cancelled) => Guarded::NotYet,
-            _ => Guarded::No,
+            (_, process) => process == Process::Cancelled,
         }
     }
 
@@ -269,9 +254,7 @@ impl ReadOnlyGuard {
     /// Notes that a statement of the client has completed.
     #[inline]
     pub(super) fn on_ran(&mut self, statement: &Statement) {
-        if statement.may_state_default_access() {
-            self.wish = Wish::Stated;
-        }
+        self.is_stated |= statement.may_state_default_access();
     }
 
     /// Applies a report and says whether the client gets it now: a session that may write owns the setting.
@@ -313,7 +296,7 @@ impl ReadOnlyGuard {
     /// write.
     pub(super) fn tell(&self, access: WriteAccess, told: Option<Access>) -> Option<Access> {
         let is_ours = access == WriteAccess::MayNotWrite || self.owner == Owner::Proxy;
-        let hides = is_ours && self.wish == Wish::NotStated;
+        let hides = is_ours && !self.is_stated;
         let default = self.reported.default;
         default.filter(|_| !hides && self.is_untold(told))
     }
@@ -349,7 +332,7 @@ impl ReadOnlyGuard {
             }
         };
         let hides = is_ours
-            && self.wish == Wish::NotStated
+            && !self.is_stated
             && server == Access::ReadOnly
             && told == Some(Access::ReadWrite);
         hides.then_some(Access::ReadWrite)
@@ -414,7 +397,7 @@ mod tests {
         guard.on_report(ReadOnly, MayNotWrite);
         guard.on_answer(b"7");
         guard.on_ready(Idle);
-        assert_eq!(guard.confirm(7), Guarded::Yes);
+        assert!(guard.confirm(7));
         assert_eq!(guard.due_outside(MayNotWrite), None);
     }
 

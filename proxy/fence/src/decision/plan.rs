@@ -11,7 +11,7 @@ use pgpalisade_policies::{
 
 use super::needs::Unmet;
 use super::permit::{Admitted, Basis, Grounds, Leave};
-use super::situation::{Pipeline, Situation, Wrote};
+use super::situation::{Pipeline, Situation};
 use crate::guard::{Guard, Unguarded, ends_transaction};
 use crate::prepared::{Name, PreparedText};
 use crate::rejection::{Rejection, WhyWrite};
@@ -136,7 +136,7 @@ struct Walk<'a> {
     in_text: TextNames<'a>,
     state: Cow<'a, SessionState>,
     failed: bool,
-    wrote: Wrote,
+    wrote: bool,
     /// Whether the session may write, or could at an earlier statement: PostgreSQL then lets it.
     could_write: bool,
     grounds: Grounds,
@@ -148,7 +148,7 @@ impl<'a> Walk<'a> {
         let had_failed = std::mem::take(&mut self.failed);
         // COMMIT of a failed transaction is a ROLLBACK.
         if had_failed && statement.controls.iter().any(ends_transaction) {
-            self.wrote = Wrote::No;
+            self.wrote = false;
         }
         self.check_requirement(statement)?;
         self.check_guard(statement, later)?;
@@ -162,9 +162,7 @@ impl<'a> Walk<'a> {
         // A token is declared before the statement that sets it runs.
         let may_write = could_write || self.may_write();
         let goes_on = !statement.controls.iter().any(ends_transaction);
-        if statement.may_hide_a_write() && may_write && goes_on {
-            self.wrote = Wrote::Yes;
-        }
+        self.wrote |= statement.may_hide_a_write() && may_write && goes_on;
         Ok(())
     }
 
@@ -186,7 +184,7 @@ impl<'a> Walk<'a> {
             }
         }
         if ends_transaction(control) {
-            self.wrote = Wrote::No;
+            self.wrote = false;
         }
     }
 
@@ -225,9 +223,7 @@ impl<'a> Walk<'a> {
                 }
                 Control::Fetch { portal } => self.check_fetch(Name::portal(portal.as_bytes()))?,
                 // A write if there is something to commit.
-                Control::Commit { .. } | Control::PrepareTransaction
-                    if self.wrote == Wrote::Yes =>
-                {
+                Control::Commit { .. } | Control::PrepareTransaction if self.wrote => {
                     let held = self.state.token();
                     self.fence.check_goes_on(&mut self.grounds, held)?;
                 }
@@ -319,9 +315,7 @@ impl<'a> Walk<'a> {
     fn check(&mut self, effects: &Effects, why: Option<WhyWrite<'_>>) -> Result<(), Unmet> {
         let held = self.state.token();
         let basis = self.fence.check(&mut self.grounds, effects, why, held)?;
-        if basis != Basis::NotRequired {
-            self.wrote = Wrote::Yes;
-        }
+        self.wrote |= basis != Basis::NotRequired;
         Ok(())
     }
 
@@ -440,9 +434,10 @@ impl<'a> Walk<'a> {
     }
 
     fn refuse_if_written(&mut self) -> Result<(), Unmet> {
-        match self.wrote {
-            Wrote::Yes => self.refuse(Rejection::token_change_after_write()),
-            Wrote::No => Ok(()),
+        if self.wrote {
+            self.refuse(Rejection::token_change_after_write())
+        } else {
+            Ok(())
         }
     }
 }

@@ -17,16 +17,6 @@ pub enum Pipeline {
     Open,
 }
 
-/// Whether the open transaction may have written.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Wrote {
-    /// It has not.
-    #[default]
-    No,
-    /// It may have.
-    Yes,
-}
-
 /// State of a session when a text arrives.
 #[derive(Clone, Copy)]
 pub struct Situation<'a> {
@@ -37,7 +27,7 @@ pub struct Situation<'a> {
     /// Accepted tokens, whether in force or not.
     pub accepted: &'a [Arc<HeldTokens>],
     /// Whether the open transaction may have written.
-    pub wrote: Wrote,
+    pub wrote: bool,
     /// Whether the text is part of a pipeline.
     pub pipeline: Pipeline,
     /// Read-only guard of a session that may not write.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pgpalisade_policies::scan::{self, NeedsParse};
+use pgpalisade_policies::scan::needs_parse;
 
 use super::needs::Unmet;
 use super::permit::{Basis, Grounds, Permit};
@@ -53,7 +53,7 @@ impl SessionFence {
     ) -> Option<Permit> {
         // Checked first, because the scan costs more.
         let basis = self.holds_all_basis(held)?;
-        (scan::needs_parse(text) == NeedsParse::No).then(|| Permit::new(message, basis))
+        (!needs_parse(text)).then(|| Permit::new(message, basis))
     }
 
     /// Permit for an Execute on the same conditions.

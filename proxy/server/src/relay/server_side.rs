@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use super::{End, Relay, Side, behind, keep};
 use crate::session::action::Disposition;
-use crate::upstream::{Close, Rest};
+use crate::upstream::Rest;
 use crate::wire::backend;
 use crate::wire::header::{self, HEADER_LEN};
 
@@ -34,9 +34,10 @@ impl Relay {
             Poll::Pending => return Ok(Side::Drained),
             Poll::Ready(Ok(read @ 1..)) => read,
             Poll::Ready(closed) => {
-                return match self.server.close {
-                    Close::AwaitsDeclaration if self.session.is_terminated() => Ok(Side::Drained),
-                    _ => Err(self.on_server_closed(closed)),
+                return if self.server.awaits_declaration && self.session.is_terminated() {
+                    Ok(Side::Drained)
+                } else {
+                    Err(self.on_server_closed(closed))
                 };
             }
         };

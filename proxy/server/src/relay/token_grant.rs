@@ -16,7 +16,6 @@ use crate::session::read_only::AccessChange;
 use crate::session::tokens::{Declared, Obtained, TokenRequest};
 use crate::session::{Identity, Met};
 use crate::takeover::{Acquired, DeclareError, Lease, SessionProbe, Takeover};
-use crate::upstream::Close;
 
 /// Longest wait for a lease.
 const WAITS_MAX: Duration = Duration::from_secs(15);
@@ -78,13 +77,13 @@ impl Relay {
             acquired: Vec::new(),
         };
         let declaring = declarant.declare(wanted, deadline);
-        self.server.close = Close::AwaitsDeclaration;
+        self.server.awaits_declaration = true;
         let declared = if wanted.waits() {
             self.while_the_client_stays(declaring).await
         } else {
             self.meanwhile(declaring).await
         };
-        self.server.close = Close::EndsSession;
+        self.server.awaits_declaration = false;
         self.client.leases = declarant.leases;
         let declared = declared?;
         if declared.is_err() {

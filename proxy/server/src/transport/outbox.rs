@@ -16,16 +16,9 @@ use super::{OUTBOX_HIGH_WATER, Socket};
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     waiting: BytesMut,
-    reason: Reason,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Reason {
-    /// Just written; may go out with those of other connections.
-    #[default]
-    New,
-    /// The socket had no room. Sent alone, to see whether they move.
-    NoRoom,
+    /// Whether they wait because the socket had no room. Then they are sent alone, to see whether they move; otherwise
+    /// they may go out with those of other connections.
+    has_no_room: bool,
 }
 
 impl Outbox {
@@ -75,7 +68,7 @@ impl Outbox {
         };
         if let Some(rest @ [_, ..]) = bytes.get(sent..) {
             self.waiting.extend_from_slice(rest);
-            self.reason = Reason::NoRoom;
+            self.has_no_room = true;
         }
         Ok(())
     }
@@ -95,7 +88,7 @@ impl Outbox {
         if !returned.is_empty() {
             returned.extend_from_slice(&self.waiting);
             self.waiting = returned;
-            self.reason = Reason::NoRoom;
+            self.has_no_room = true;
         }
         Ok(())
     }
@@ -147,7 +140,7 @@ impl Outbox {
         if let Some(tls) = socket.tls() {
             tls.borrow_mut().take_output(&mut self.waiting)?;
         }
-        let is_new = self.reason == Reason::New && !self.waiting.is_empty();
+        let is_new = !self.has_no_room && !self.waiting.is_empty();
         if is_new && socket.send_later(&self.waiting) {
             self.waiting = BytesMut::new();
             return Poll::Ready(Ok(()));
@@ -172,7 +165,7 @@ impl Outbox {
                 Poll::Ready(Ok(sent)) => self.waiting.advance(sent),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
-                    self.reason = Reason::NoRoom;
+                    self.has_no_room = true;
                     return Poll::Pending;
                 }
             }

@@ -13,7 +13,7 @@ use postgres_protocol::message::frontend;
 use crate::transport::{Outbox, Socket};
 use admitted::Admitted;
 
-pub(crate) use server_side::{Close, Rest, ServerSide};
+pub(crate) use server_side::{Rest, ServerSide};
 
 /// The server's side of a connection.
 ///
@@ -24,13 +24,8 @@ pub(crate) struct Upstream {
     socket: Socket,
     outbox: Outbox,
     admitted: Admitted,
-    send_side: SendSide,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SendSide {
-    Open,
-    Ended,
+    /// Whether the sending direction was closed in order.
+    is_ended: bool,
 }
 
 impl Upstream {
@@ -40,7 +35,7 @@ impl Upstream {
             socket,
             outbox: Outbox::default(),
             admitted: Admitted::default(),
-            send_side: SendSide::Open,
+            is_ended: false,
         }
     }
 
@@ -134,17 +129,17 @@ impl Upstream {
     /// Sends what waits, then closes the sending direction, even after a goodbye: within COPY data that is an error,
     /// after which the server waits for more.
     pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.send_side == SendSide::Open {
+        if !self.is_ended {
             ready!(self.outbox.poll_send_all(&self.socket, cx))?;
             self.socket.shut_down_write();
-            self.send_side = SendSide::Ended;
+            self.is_ended = true;
         }
         Poll::Ready(Ok(()))
     }
 
     #[must_use]
     pub(crate) const fn is_ended(&self) -> bool {
-        matches!(self.send_side, SendSide::Ended)
+        self.is_ended
     }
 
     /// Closes the sending direction, and waits until the server has closed, which it does after its session ended.

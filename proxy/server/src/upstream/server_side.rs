@@ -15,18 +15,11 @@ pub(crate) struct ServerSide {
     pub(crate) kept: BytesMut,
     /// The rest of a message whose header was handled.
     pub(crate) rest: Rest,
-    pub(crate) close: Close,
+    /// Whether a declaration is under way. If the server has closed because it has ended the session, that will tell
+    /// why.
+    pub(crate) awaits_declaration: bool,
     /// The server's term as the primary, if known.
     term: Option<(PrimaryTerm, EndWatch)>,
-}
-
-/// Effect of the server closing the connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Close {
-    /// The session ends.
-    EndsSession,
-    /// No effect yet if the server has ended the session: the declaration under way will tell why.
-    AwaitsDeclaration,
 }
 
 /// The rest of a message whose header was handled.
@@ -51,7 +44,7 @@ impl ServerSide {
             upstream,
             kept,
             rest: Rest::None,
-            close: Close::EndsSession,
+            awaits_declaration: false,
         }
     }
 

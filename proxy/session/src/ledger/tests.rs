@@ -27,7 +27,7 @@ enum Event {
 use Event::{Now, Relayed, Replaced, Sent, Swallowed};
 use ServerMode::{Normal, SkippingToSync};
 
-const COPY_IN: ServerMode = ServerMode::CopyIn(Data::None);
+const COPY_IN: ServerMode = ServerMode::CopyIn { has_data: false };
 
 fn refusal() -> Box<Rejection> {
     Box::new(Rejection::token_change_after_write())
@@ -579,9 +579,9 @@ fn what_is_in_flight_counts_as_written() {
         ..request('E')
     };
     for (leave, expect) in [
-        (Leave::Read, Wrote::No),
-        (Leave::ReadUnguarded, Wrote::Yes),
-        (Leave::Write, Wrote::Yes),
+        (Leave::Read, false),
+        (Leave::ReadUnguarded, true),
+        (Leave::Write, true),
     ] {
         let mut ledger = Ledger::default();
         ledger.push(request('Q'));
@@ -595,7 +595,7 @@ fn what_is_in_flight_counts_as_written() {
         assert!(ledger.is_empty());
         assert_eq!(ledger.wrote(), expect, "{leave:?}");
         ledger.end_transaction();
-        assert_eq!(ledger.wrote(), Wrote::No);
+        assert!(!ledger.wrote());
     }
 }
 

@@ -1,7 +1,6 @@
 //! Texts in sessions of every state: what is admitted, what must be declared first, and what is refused.
 
 use pgpalisade_authority::{Mark, Token};
-use pgpalisade_policies::scan::NeedsParse;
 use pgpalisade_policies::{Effects, Mode, Policy, TextEncoding, Who, classify};
 
 use super::*;
@@ -45,7 +44,7 @@ struct Session {
     accepted: Vec<Arc<HeldTokens>>,
     names: Names,
     is_confirmed: bool,
-    wrote: Wrote,
+    wrote: bool,
     pipeline: Pipeline,
     guard: Guard,
 }
@@ -126,7 +125,7 @@ impl Session {
             let classified = Classified {
                 verdict: Arc::new(classify(text.as_bytes(), SAFE)),
                 excerpt: None,
-                scan: NeedsParse::No,
+                needs_parse: false,
                 source: None,
             };
             let meaning = PreparedText::Classified(Arc::new(classified));
@@ -140,7 +139,7 @@ impl Session {
             accepted: token.into_iter().collect(),
             names,
             is_confirmed: true,
-            wrote: Wrote::No,
+            wrote: false,
             pipeline: Pipeline::Closed,
             guard: Guard::SURE,
         }
@@ -157,8 +156,11 @@ impl Session {
         };
         for word in words {
             session = match word {
-                "inside" => session.inside(Wrote::No),
-                "wrote" => session.inside(Wrote::Yes),
+                "inside" => session.inside(),
+                "wrote" => Self {
+                    wrote: true,
+                    ..session.inside()
+                },
                 "failed" => session.failed(),
                 "unconfirmed" => Self {
                     is_confirmed: false,
@@ -192,9 +194,8 @@ impl Session {
     }
 
     /// Inside a transaction block.
-    fn inside(mut self, wrote: Wrote) -> Self {
+    fn inside(mut self) -> Self {
         self.state.on_ready(TransactionStatus::InTransaction);
-        self.wrote = wrote;
         self
     }
 
@@ -300,7 +301,7 @@ fn what_brings_back_a_take_of_the_startup_packet() {
 /// It even undoes what the transaction has set before its savepoint.
 #[test]
 fn a_commit_of_a_failed_transaction() {
-    let mut session = Session::new("").accepted("5").inside(Wrote::No);
+    let mut session = Session::new("").accepted("5").inside();
     session.apply("SET fencing.token = 5; SAVEPOINT s");
     session.state.on_error();
     let text = "COMMIT; INSERT INTO t VALUES (1)";
@@ -319,7 +320,7 @@ fn the_plan_of_a_text() {
     };
     // Without a token but with 5 accepted; and with 5 since a SET that is not committed.
     let accepted = || Session::new("").accepted("5");
-    let mut set = accepted().inside(Wrote::No);
+    let mut set = accepted().inside();
     set.apply("SET fencing.token = 5");
     for (session, text, declares, settles, leave) in [
         (&accepted(), "SELECT f()", false, false, Leave::Read),
@@ -356,7 +357,7 @@ fn the_plan_of_a_text() {
         let found = (plan.declares, plan.settles, plan.leave);
         assert_eq!(found, (declares, settles, leave), "{text}");
     }
-    let chained = plan(&accepted().inside(Wrote::No), "SELECT 1; COMMIT AND CHAIN");
+    let chained = plan(&accepted().inside(), "SELECT 1; COMMIT AND CHAIN");
     assert_eq!(chained.guard.in_doubt(), Some(Unguarded::TransactionEnded));
 }
 
@@ -364,7 +365,7 @@ fn the_plan_of_a_text() {
 #[test]
 fn what_a_text_depends_on() {
     let idle = Session::new("5");
-    let mut set = Session::new("").accepted("5").inside(Wrote::No);
+    let mut set = Session::new("").accepted("5").inside();
     set.apply("SET fencing.token = 5");
     let failed = Session::new("5").failed();
     for (session, text, depends) in [
