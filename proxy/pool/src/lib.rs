@@ -45,8 +45,6 @@ pub enum Access<T> {
     New,
     /// Transactions are read-only.
     ReadOnly,
-    /// The policy frees writes.
-    Exempt,
     /// Registered for these tokens, in canonical form.
     Tokens(T),
 }
@@ -60,7 +58,6 @@ impl<T: Ord> Access<T> {
     const fn born(&self) -> Self {
         match self {
             Self::New => Self::New,
-            Self::Exempt => Self::Exempt,
             Self::ReadOnly | Self::Tokens(_) => Self::ReadOnly,
         }
     }
@@ -70,16 +67,9 @@ impl<T: Ord> Access<T> {
         match self {
             Self::New => matches!(wanted, Self::New | Self::ReadOnly),
             Self::ReadOnly => *wanted == Self::ReadOnly || wanted.is_tokens(),
-            Self::Exempt | Self::Tokens(_) => self == wanted,
+            Self::Tokens(_) => self == wanted,
         }
     }
-}
-
-/// Access of a new backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Birth {
-    ReadOnly,
-    Exempt,
 }
 
 /// What a client may have left in a backend.
@@ -101,11 +91,7 @@ pub enum Order<L> {
         residue: Residue,
     },
     /// Answered by [`Pool::opened`], or by [`Pool::ended`] if it fails, within a bound.
-    Open {
-        backend: BackendId,
-        login: L,
-        birth: Birth,
-    },
+    Open { backend: BackendId, login: L },
     /// Answered by [`Pool::reset_done`], or closed within a bound.
     Reset(BackendId),
     /// Answered by [`Pool::ended`] within a bound. An opening is given up.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::backend::{Backend, Lend, State};
 use crate::login::{Line, Login, Waiter};
-use crate::{Access, BackendId, Birth, Budget, ClientId, Order, Pool, Residue};
+use crate::{Access, BackendId, Budget, ClientId, Order, Pool, Residue};
 
 /// Next step for a waiter.
 enum Step {
@@ -178,10 +178,6 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
     fn open(&mut self, login: L, wanted: &Access<T>) {
         let backend = BackendId(self.number());
         let access = wanted.born();
-        let birth = match access {
-            Access::Exempt => Birth::Exempt,
-            Access::New | Access::ReadOnly | Access::Tokens(_) => Birth::ReadOnly,
-        };
         let of = self.logins.entry(login.clone()).or_default();
         of.places += 1;
         of.enter(backend, &access, &State::Opening);
@@ -192,11 +188,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
             expires_at: Duration::MAX,
         };
         self.backends.insert(backend, opening);
-        self.orders.push_back(Order::Open {
-            backend,
-            login,
-            birth,
-        });
+        self.orders.push_back(Order::Open { backend, login });
     }
 
     /// Moves a backend to another state.

@@ -2,17 +2,27 @@
 
 use std::time::Duration;
 
+use strum::{IntoStaticStr, VariantArray};
+
 use crate::backend::{Backend, State};
 use crate::{Access, BackendId, Budget, ClientId, Pool};
 
 /// What a backend does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum Activity {
-    Opening,
+    /// Lent to a client.
+    Active,
     Idle,
-    Lent(ClientId),
     Resetting,
+    Opening,
     Closing,
+}
+
+impl Activity {
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -22,6 +32,8 @@ pub struct BackendView<'a, L, T> {
     /// Of a lent backend, what its client wanted.
     pub access: &'a Access<T>,
     pub activity: Activity,
+    /// The client that it is lent to.
+    pub client: Option<ClientId>,
     /// Whether its client keeps it beyond a transaction.
     pub is_pinned: bool,
     /// Whether it closes instead of being lent again.
@@ -73,18 +85,19 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
 
 impl<L, T> Backend<L, T> {
     fn view(&self, id: BackendId) -> BackendView<'_, L, T> {
-        let activity = match &self.state {
-            State::Opening => Activity::Opening,
-            State::Idle { .. } => Activity::Idle,
-            State::Lent(lend) => Activity::Lent(lend.client),
-            State::Resetting => Activity::Resetting,
-            State::Closing => Activity::Closing,
+        let (activity, client) = match &self.state {
+            State::Opening => (Activity::Opening, None),
+            State::Idle { .. } => (Activity::Idle, None),
+            State::Lent(lend) => (Activity::Active, Some(lend.client)),
+            State::Resetting => (Activity::Resetting, None),
+            State::Closing => (Activity::Closing, None),
         };
         BackendView {
             id,
             login: &self.login,
             access: self.becomes(),
             activity,
+            client,
             is_pinned: self.is_pinned(),
             is_leaving: match &self.state {
                 State::Lent(lend) => lend.is_leaving,

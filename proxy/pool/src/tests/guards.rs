@@ -32,15 +32,13 @@ guards! {
     /// The login is part of the key.
     LoginTold: OTHER_LOGIN, 0;
     /// The tokens are.
-    TokensTold: OTHER_ACCESS, 2;
-    /// The exemption is.
-    ExemptTold: OTHER_ACCESS, 1;
+    TokensTold: OTHER_ACCESS, 0;
     /// A login says that PostgreSQL is to decide.
-    NewTold: USED, 2;
+    NewTold: USED, 0;
     /// A session says what it has registered.
     RegistrationTold: OTHER_ACCESS, 2;
     /// A session closes a backend whose registration ended unclear.
-    UnclearClosed: UNCLEAR, 2;
+    UnclearClosed: UNCLEAR, 1;
     // Lending
     /// A client begins with a reset if it is told so.
     ResetFirst: LEAK, 0;
@@ -63,7 +61,7 @@ guards! {
     /// Idle backends stay for clients with tokens.
     Leaders: RESERVE, 2;
     /// A pause follows a failed opening.
-    FailureTold: HAMMERS, 2;
+    FailureTold: HAMMERS, 1;
     /// Time passes.
     TickTold: ENDLESS, 8;
     /// A long wait makes way.

@@ -30,19 +30,18 @@ pub(super) const STARVED: Broken = "a client starves";
 pub(super) const NOT_DRAINED: Broken = "the pool does not empty";
 
 pub(super) const LOGINS: usize = 3;
-const ACCESSES: usize = 5;
+const ACCESSES: usize = 4;
 
 /// Index of an access in a table.
 pub(super) fn column(access: &Access<u8>) -> usize {
     match access {
         Access::ReadOnly => 0,
-        Access::Exempt => 1,
-        Access::Tokens(token) => 2 + usize::from(*token),
-        Access::New => 4,
+        Access::Tokens(token) => 1 + usize::from(*token),
+        Access::New => 3,
     }
 }
 
-const TOKENS: [usize; 2] = [2, 3];
+const TOKENS: [usize; 2] = [1, 2];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Doing {

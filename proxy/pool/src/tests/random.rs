@@ -49,9 +49,8 @@ pub(super) struct Draw {
     pub(super) pinned: usize,
     pub(super) logins: u64,
     pub(super) clients: usize,
-    /// Transactions of a hundred with a token, in exempt tables, and logins.
+    /// Transactions of a hundred with a token, and logins.
     pub(super) tokens: u64,
-    pub(super) exempt: u64,
     pub(super) new: u64,
     /// Most milliseconds of a transaction, of a pause between two, and of an opening.
     pub(super) transaction: u64,
@@ -88,7 +87,6 @@ impl Draw {
             logins: one_of(&[1, 1, 2, 3]),
             clients: usize::try_from(one_of(&[2, 6, 25, 25])).unwrap(),
             tokens: one_of(&[0, 0, 10, 50]),
-            exempt: one_of(&[0, 0, 30]),
             new: one_of(&[0, 0, 10]),
             transaction: one_of(&[5, 50, 200]),
             think: one_of(&[1, 50, 500]),

@@ -4,9 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::world::{Places, Siblings};
-use crate::{
-    Access, Activity, BackendId, Birth, ClientId, Debt, Limits, Order, Pool, Refusal, Residue,
-};
+use crate::{Access, Activity, BackendId, ClientId, Debt, Limits, Order, Pool, Refusal, Residue};
 
 struct Script {
     pool: Pool<&'static str, u8, Places>,
@@ -43,7 +41,6 @@ fn script(max: usize, limits: Limits) -> Script {
 fn access(text: &str) -> Access<u8> {
     match text {
         "ro" => Access::ReadOnly,
-        "exempt" => Access::Exempt,
         "new" => Access::New,
         token => Access::Tokens(token.strip_prefix('t').unwrap().parse().unwrap()),
     }
@@ -74,18 +71,9 @@ impl Script {
                 };
                 format!("{} gets {}{reset}", client.0, self.name(backend))
             }
-            Order::Open {
-                backend,
-                login,
-                birth,
-            } => {
+            Order::Open { backend, login } => {
                 self.opened.push(backend);
-                let birth = if birth == Birth::Exempt {
-                    " exempt"
-                } else {
-                    ""
-                };
-                format!("open {} {login}{birth}", self.name(backend))
+                format!("open {} {login}", self.name(backend))
             }
             Order::Reset(id) => format!("reset {}", self.name(id)),
             Order::Close(id) => format!("close {}", self.name(id)),
@@ -232,34 +220,24 @@ fn keys_do_not_mix() {
         back b1 ro
         1 wants b ro => open b2 b
         1 leaves => reset b1
-        2 wants a exempt => open b3 a exempt
-        opened b3 => 2 gets b3
-        back b3 exempt
         clean b1
         ended b2
         3 wants a t1 => 3 gets b1
         back b1 t1
-        3 wants a ro => open b4 a
-        opened b4 => 3 gets b4
-        back b4 ro
-        3 wants a t2 => 3 gets b4
+        3 wants a ro => open b3 a
+        opened b3 => 3 gets b3
+        back b3 ro
+        3 wants a t2 => 3 gets b3
         4 wants a t1 => 4 gets b1, to be reset
-        5 wants a t1 => open b5 a
-        6 wants a t1 => open b6 a
+        5 wants a t1 => open b4 a
+        6 wants a t1 => open b5 a
         back b1 t1 => 5 gets b1, to be reset
-        opened b5 => 6 gets b5");
+        opened b4 => 6 gets b4");
 }
 
 #[test]
 fn a_key_is_for_life() {
-    for (wanted, becomes) in [
-        ("ro", "exempt"),
-        ("exempt", "ro"),
-        ("exempt", "t1"),
-        ("t1", "ro"),
-        ("t1", "exempt"),
-        ("t1", "t2"),
-    ] {
+    for (wanted, becomes) in [("ro", "new"), ("t1", "ro"), ("t1", "new"), ("t1", "t2")] {
         let mut script = script(100, limits());
         script
             .pool
@@ -390,8 +368,8 @@ fn an_idle_backend_of_another_key_makes_room() {
         back b2 ro
         ms 1
         back b1 ro
-        2 wants a exempt => close b1
-        ended b1 => open b3 a exempt",
+        2 wants a new => close b1
+        ended b1 => open b3 a",
     );
 }
 
@@ -578,7 +556,7 @@ fn no_way_is_made_if_it_would_not_help() {
         pin b1 => yes
         2 wants b ro => open b2 b
         opened b2 => 2 gets b2
-        3 wants a exempt
+        3 wants a new
         ms 1000
         tick
         back b2 ro",
@@ -770,7 +748,7 @@ fn four_open_at_a_time() {
     run("1 wants a ro => open b1 a
         2 wants a ro => open b2 a
         3 wants a t1 => open b3 a
-        4 wants a exempt => open b4 a exempt
+        4 wants a new => open b4 a
         5 wants a ro
         6 wants b ro => open b5 b
         opened b4 => open b6 a, 4 gets b4");
@@ -920,13 +898,21 @@ fn people_see_backends_and_waits() {
         4 wants c ro => close b2",
     );
     let seen = script.pool.backends();
-    let seen = seen.map(|of| (*of.login, of.activity, of.is_pinned, of.is_leaving));
+    let seen = seen.map(|of| {
+        (
+            *of.login,
+            of.activity,
+            of.client,
+            of.is_pinned,
+            of.is_leaving,
+        )
+    });
     assert_eq!(
         seen.collect::<Vec<_>>(),
         [
-            ("a", Activity::Lent(ClientId(1)), true, false),
-            ("b", Activity::Closing, false, true),
-            ("a", Activity::Opening, false, false),
+            ("a", Activity::Active, Some(ClientId(1)), true, false),
+            ("b", Activity::Closing, None, false, true),
+            ("a", Activity::Opening, None, false, false),
         ]
     );
     let waits = script.pool.waits().map(|wait| (wait.client, wait.since));

@@ -9,7 +9,7 @@ use super::guards::{Guard, Without};
 use super::promises::*;
 use super::random::{Draw, Random};
 use super::weather::{CALM, STORM};
-use crate::{Access, BackendId, Birth, Budget, ClientId, Debt, Order, Pool, Refusal, Residue};
+use crate::{Access, BackendId, Budget, ClientId, Debt, Order, Pool, Refusal, Residue};
 
 const TICK: Duration = Duration::from_millis(100);
 /// A wait may end this much later than its limit.
@@ -259,11 +259,7 @@ impl World {
                     backend,
                     residue,
                 } => self.lend(client, backend, residue),
-                Order::Open {
-                    backend,
-                    login,
-                    birth,
-                } => self.open(backend, login, birth),
+                Order::Open { backend, login } => self.open(backend, login),
                 Order::Reset(id) => self.reset(id),
                 Order::Close(id) => {
                     self.truth.does(id, Doing::Closing);
@@ -325,9 +321,7 @@ impl World {
         };
         client.access = if draw < self.draw.tokens {
             Access::Tokens(token)
-        } else if draw < self.draw.tokens + self.draw.exempt {
-            Access::Exempt
-        } else if draw < self.draw.tokens + self.draw.exempt + self.draw.new {
+        } else if draw < self.draw.tokens + self.draw.new {
             Access::New
         } else {
             Access::ReadOnly
@@ -341,7 +335,6 @@ impl World {
             0
         };
         let told = match access {
-            Access::Exempt if !self.keeps(Guard::ExemptTold) => Access::ReadOnly,
             Access::Tokens(_) if !self.keeps(Guard::TokensTold) => Access::Tokens(0),
             Access::New if !self.keeps(Guard::NewTold) => Access::ReadOnly,
             access => access,
@@ -522,7 +515,7 @@ impl World {
         }
     }
 
-    fn open(&mut self, id: BackendId, login: u8, birth: Birth) {
+    fn open(&mut self, id: BackendId, login: u8) {
         let pause = Duration::from_millis(100);
         let failed = self.failed[usize::from(login)];
         if failed.is_some_and(|at| self.now < at + pause) {
@@ -530,10 +523,7 @@ impl World {
         }
         let server = Server {
             login,
-            access: match birth {
-                Birth::ReadOnly => Access::ReadOnly,
-                Birth::Exempt => Access::Exempt,
-            },
+            access: Access::ReadOnly,
             doing: Doing::Opening,
             residue: None,
             is_new: true,

@@ -93,7 +93,7 @@ impl Backends {
                     self.machine.borrow_mut().ended(self.now(), backend);
                 }
             }
-            Order::Open { backend, login, .. } => {
+            Order::Open { backend, login } => {
                 self.opening.borrow_mut().insert(backend);
                 let worker = Rc::clone(worker);
                 tokio::task::spawn_local(async move { worker.opens(backend, &login).await });

@@ -4,11 +4,12 @@ use std::fmt;
 use std::time::Duration;
 
 use pgpalisade_policies::Leftover;
+pub use pgpalisade_pool::Activity as ServerState;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::TypedMetric;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use strum::{IntoStaticStr, VariantArray};
+use strum::VariantArray;
 
 use super::tally::{Count, Total, WorkerTally, add_one};
 use super::{counter, family, gauge};
@@ -24,23 +25,6 @@ pub(super) struct PoolTally {
     pinned: Count,
     waiting: Count,
     connections: [Count; ServerState::VARIANTS.len()],
-}
-
-/// State of a server connection that clients share.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
-#[strum(serialize_all = "lowercase")]
-pub enum ServerState {
-    Active,
-    Idle,
-    Resetting,
-    Opening,
-    Closing,
-}
-
-impl ServerState {
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
-use pgpalisade_pool::{Access, Activity, BackendView};
+use pgpalisade_pool::{Access, BackendView};
 use pgpalisade_wire::startup::{StartupPacket, parse};
 use tokio::sync::{mpsc, oneshot};
 
@@ -128,15 +128,12 @@ impl Backends {
     fn server(&self, of: &BackendView<'_, SharedLogin, Tokens>) -> SharedServer {
         SharedServer {
             names: of.login.names(),
-            state: state_of(of.activity),
+            state: of.activity,
             opened: self.opened.borrow().get(&of.id).copied(),
-            client: match of.activity {
-                Activity::Lent(client) => Some(client.0),
-                _ => None,
-            },
+            client: of.client.map(|client| client.0),
             tokens: match of.access {
                 Access::Tokens(tokens) => Some(Arc::clone(tokens)),
-                Access::New | Access::ReadOnly | Access::Exempt => None,
+                Access::New | Access::ReadOnly => None,
             },
             is_leaving: of.is_leaving,
         }
@@ -150,21 +147,10 @@ impl Backends {
         };
         for backend in machine.backends() {
             sizes.pinned += usize::from(backend.is_pinned);
-            let state = state_of(backend.activity) as usize;
-            if let Some(count) = sizes.connections.get_mut(state) {
+            if let Some(count) = sizes.connections.get_mut(backend.activity as usize) {
                 *count += 1;
             }
         }
         sizes
-    }
-}
-
-const fn state_of(activity: Activity) -> ServerState {
-    match activity {
-        Activity::Lent(_) => ServerState::Active,
-        Activity::Idle => ServerState::Idle,
-        Activity::Resetting => ServerState::Resetting,
-        Activity::Opening => ServerState::Opening,
-        Activity::Closing => ServerState::Closing,
     }
 }

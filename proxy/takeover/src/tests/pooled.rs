@@ -302,7 +302,7 @@ impl World {
                 self.declare(session, at, Token::new(token).unwrap().into());
                 Work::Declares
             }
-            (Access::New | Access::ReadOnly | Access::Exempt, Work::Begins) => Work::Runs,
+            (Access::New | Access::ReadOnly, Work::Begins) => Work::Runs,
             (_, Work::Declares | Work::Runs) => {
                 return self.give_back(proxy, id, backend, session);
             }
