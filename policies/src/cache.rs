@@ -195,7 +195,7 @@ impl VerdictCache {
     fn hash(&self, text: &[u8], encoding: TextEncoding) -> u64 {
         let mut hasher = self.keys.build_hasher();
         hasher.write(text);
-        hasher.write_u8(2 * encoding.number());
+        hasher.write_u8(2 * encoding as u8);
         hasher.finish()
     }
 
@@ -218,7 +218,7 @@ impl VerdictCache {
         }
         hasher.write(text.get(at..)?);
         // Not the value for a text, so that no text has the hash of a form.
-        hasher.write_u8(2 * encoding.number() + 1);
+        hasher.write_u8(2 * encoding as u8 + 1);
         (at > 0).then(|| hasher.finish())
     }
 }

@@ -36,15 +36,6 @@ pub enum TextEncoding {
     Other,
 }
 
-impl TextEncoding {
-    pub(crate) const fn number(self) -> u8 {
-        match self {
-            Self::Utf8 => 0,
-            Self::Other => 1,
-        }
-    }
-}
-
 /// Analyzes a text. Never fails: a text that is not understood is one write of kind "unparsed".
 ///
 /// Takes 5 to 20 microseconds for a short statement, and up to a second for the longest; [`weigh`] tells which. A

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use strum::EnumString;
+
 use crate::allocation::{boxed, counted};
 use crate::effects::Effects;
 use crate::write_reason::Opaque;
@@ -67,8 +69,9 @@ pub enum Mistake {
     Unreadable(Opaque),
 }
 
-/// Subject of a SHOW that the proxy answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Subject of a SHOW that the proxy answers, by its name after `fencing.`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString)]
+#[strum(serialize_all = "lowercase", ascii_case_insensitive)]
 pub enum FencingShow {
     /// `SHOW fencing.token`
     Token,

@@ -44,8 +44,9 @@ pub use leftover::{Assignment, Leftover};
 pub use object_name::ObjectName;
 pub use policy::{
     DEFAULT_SCOPE, Decision, ElectedScope, MayNotDeclare, Mode, Network, Numbers, POLICY_BYTES_MAX,
-    POLICY_KEYS, Policy, PolicyErrors, PolicyKey, PoolMode, PreparedTransactions, ReadOnlyGuard,
-    Reason, Remark, Requirement, ScopeId, ScopeSet, SessionPolicy, SessionRule, TokenBounds, Who,
-    nearest, type_in_words,
+    POLICY_KEYS, Policy, PolicyErrors, PolicyKey, PoolMode, PreparedTransactions, Reason, Remark,
+    Requirement, ScopeId, ScopeSet, SessionPolicy, SessionRule, TokenBounds, Who, nearest,
+    type_in_words,
 };
+pub use settings::parse_bool;
 pub use write_reason::{Opaque, SyntaxError, WriteReason};

@@ -2,6 +2,8 @@
 //!
 //! <https://www.postgresql.org/docs/current/sql-set.html>
 
+use std::str::FromStr;
+
 use pg_query::NodeEnum;
 use pg_query::protobuf::{Node, VariableSetKind, VariableSetStmt, a_const};
 
@@ -245,7 +247,8 @@ fn access_of(args: &[Node]) -> Option<Access> {
 
 /// Like PostgreSQL's `parse_bool`: a prefix of true, false, yes or no, or enough of on or off; 1, 0.
 /// <https://www.postgresql.org/docs/current/config-setting.html>
-pub(crate) fn parse_bool(text: &str) -> Option<bool> {
+#[must_use]
+pub fn parse_bool(text: &str) -> Option<bool> {
     let text = text.to_ascii_lowercase();
     let starts = |word: &str, least: usize| text.len() >= least && word.starts_with(&text);
     if starts("true", 1) || starts("yes", 1) || text == "on" || text == "1" {
@@ -270,9 +273,9 @@ impl Mistake {
 
 /// Mistake in giving a value to a [`Setting::Reserved`].
 pub(crate) fn reserved(name: &str) -> Mistake {
-    match below_fencing(name).and_then(fencing_show) {
-        Some(_) => Mistake::ShowOnly(name.into()),
-        None => Mistake::UnknownSetting(name.into()),
+    match below_fencing(name).map(FencingShow::from_str) {
+        Some(Ok(_)) => Mistake::ShowOnly(name.into()),
+        _ => Mistake::UnknownSetting(name.into()),
     }
 }
 
@@ -291,8 +294,8 @@ pub(crate) fn show(name: &str) -> Option<Control> {
         Setting::TransactionReadOnly => Some(Control::ShowAccess(AccessShow::Transaction)),
         Setting::DefaultReadOnly => Some(Control::ShowAccess(AccessShow::Default)),
         Setting::Fencing(_) | Setting::Reserved | Setting::Other => {
-            let shown = fencing_show(below_fencing(name)?).map(Control::ShowFencing);
-            let unknown = || Control::Mistake(Mistake::UnknownSetting(name.into()));
+            let shown = FencingShow::from_str(below_fencing(name)?).map(Control::ShowFencing);
+            let unknown = |_| Control::Mistake(Mistake::UnknownSetting(name.into()));
             Some(shown.unwrap_or_else(unknown))
         }
     }
@@ -303,24 +306,6 @@ fn below_fencing(name: &str) -> Option<&str> {
     name.split_at_checked("fencing.".len())
         .filter(|(class, _)| class.eq_ignore_ascii_case("fencing."))
         .map(|(_, what)| what)
-}
-
-/// The variable that a SHOW asks the proxy for, by its name after `fencing.`.
-fn fencing_show(what: &str) -> Option<FencingShow> {
-    let is = |known: &str| what.eq_ignore_ascii_case(known);
-    if is("token") {
-        Some(FencingShow::Token)
-    } else if is("scope") {
-        Some(FencingShow::Scope)
-    } else if is("mark") {
-        Some(FencingShow::Mark)
-    } else if is("status") {
-        Some(FencingShow::Status)
-    } else if is("history") {
-        Some(FencingShow::History)
-    } else {
-        None
-    }
 }
 
 /// A constant of the text.

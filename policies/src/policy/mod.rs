@@ -35,7 +35,7 @@ pub use file::{POLICY_BYTES_MAX, POLICY_KEYS, PolicyKey, nearest, type_in_words}
 pub use network::Network;
 pub use remark::{PolicyErrors, Remark};
 pub use requirement::{Reason, Requirement, ScopeSet};
-pub use session::{ReadOnlyGuard, SessionPolicy, Who};
+pub use session::{SessionPolicy, Who};
 pub use terms::{PoolMode, SessionRule};
 
 use declare::Declarers;

@@ -29,15 +29,6 @@ pub struct SessionPolicy {
     identity: Option<Arc<Identity>>,
 }
 
-/// Read-only guard of a session: PostgreSQL's own read-only mode refuses writes that no text shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadOnlyGuard<'a> {
-    /// The session may write without a token, or its writes are only observed.
-    Off,
-    /// On until the session holds the current token of one of these scopes.
-    UntilHolding(&'a [ScopeId]),
-}
-
 impl Policy {
     #[must_use]
     pub fn for_session(self: &Arc<Self>, who: &Who<'_>) -> SessionPolicy {
@@ -77,12 +68,12 @@ impl SessionPolicy {
         self.terms.follows.unlooked.as_deref()
     }
 
+    /// Scopes of which the session must hold one current token until the read-only guard ends: PostgreSQL's own
+    /// read-only mode, which refuses writes that no text shows. `None` if the session may write without a token, or its
+    /// writes are only observed.
     #[must_use]
-    pub fn read_only_guard(&self) -> ReadOnlyGuard<'_> {
-        match &self.terms.follows.read_only_until {
-            Some(scopes) => ReadOnlyGuard::UntilHolding(scopes),
-            None => ReadOnlyGuard::Off,
-        }
+    pub fn read_only_until(&self) -> Option<&[ScopeId]> {
+        self.terms.follows.read_only_until.as_deref()
     }
 
     /// Mode for refusals that concern this scope, or no scope. The session's rule takes precedence over the scope,

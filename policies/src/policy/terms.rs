@@ -104,7 +104,7 @@ pub(super) struct Terms {
 pub(super) struct Follows {
     /// See `SessionPolicy::unlooked`.
     pub(super) unlooked: Option<Arc<[ScopeId]>>,
-    /// See `SessionPolicy::read_only_guard`; `None` is `Off`.
+    /// See `SessionPolicy::read_only_until`.
     pub(super) read_only_until: Option<Arc<[ScopeId]>>,
     /// Whether refusals are only observed while a scope that the session may need is enforced.
     pub(super) enforced_behind_refusals: bool,

@@ -102,10 +102,8 @@ fn check(session: &SessionPolicy, effects: &Effects, expect: &str) {
 fn check_frame(session: &SessionPolicy, unlooked: Option<&str>, read_only_until: Option<&str>) {
     let found = session.unlooked().map(|scopes| names(session, scopes));
     assert_eq!(found.as_deref(), unlooked, "unlooked");
-    let found = match session.read_only_guard() {
-        ReadOnlyGuard::Off => None,
-        ReadOnlyGuard::UntilHolding(scopes) => Some(names(session, scopes)),
-    };
+    let scopes = session.read_only_until();
+    let found = scopes.map(|scopes| names(session, scopes));
     assert_eq!(found.as_deref(), read_only_until, "the read-only guard");
 }
 
@@ -547,7 +545,7 @@ fn a_requirement_without_table_scopes_does_not_allocate() {
             }
             let _ = (
                 session.unlooked(),
-                session.read_only_guard(),
+                session.read_only_until(),
                 session.mode(Some("x")),
             );
         });

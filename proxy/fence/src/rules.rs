@@ -4,9 +4,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use pgpalisade_authority::{Mark, Scope, ScopeError, Token};
-use pgpalisade_policies::{
-    DEFAULT_SCOPE, Lifetime, Mode, Policy, ReadOnlyGuard, ScopeId, SessionPolicy, Who,
-};
+use pgpalisade_policies::{DEFAULT_SCOPE, Lifetime, Mode, Policy, ScopeId, SessionPolicy, Who};
 
 use super::mark_cache::{CachedMark, MarkCache};
 use super::{GrantMode, HeldToken, HeldTokens, TokenValue};
@@ -230,9 +228,9 @@ impl SessionFence {
     /// Sorted scopes of which one token lets the session write something. `None`: it may write without.
     #[inline]
     fn opening(&self) -> Option<&[ScopeId]> {
-        match (self.fence.overall, self.rules.read_only_guard()) {
-            (Mode::Observe, _) | (_, ReadOnlyGuard::Off) => None,
-            (Mode::Enforce, ReadOnlyGuard::UntilHolding(scopes)) => Some(scopes),
+        match self.fence.overall {
+            Mode::Observe => None,
+            Mode::Enforce => self.rules.read_only_until(),
         }
     }
 

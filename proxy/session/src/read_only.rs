@@ -7,7 +7,7 @@
 //!
 //! Source: <https://www.postgresql.org/docs/current/runtime-config-client.html#GUC-DEFAULT-TRANSACTION-READ-ONLY>
 
-use pgpalisade_policies::{Access, AccessShow, Lifetime, Statement};
+use pgpalisade_policies::{Access, AccessShow, Lifetime, Statement, parse_bool};
 
 use crate::fence::{Guard, TransactionAccess};
 use crate::wire::backend::TransactionStatus;
@@ -351,16 +351,12 @@ pub const fn value(access: Access) -> &'static str {
 /// Reads a value as PostgreSQL reads a Boolean: any unambiguous prefix of the words, in any case.
 #[must_use]
 pub fn parse(value: &[u8]) -> Option<Access> {
-    let value = value.trim_ascii().to_ascii_lowercase();
-    let prefix_of = |word: &[u8], least: usize| value.len() >= least && word.starts_with(&value);
-    if prefix_of(b"true", 1) || prefix_of(b"yes", 1) || prefix_of(b"on", 2) || value == b"1" {
-        Some(Access::ReadOnly)
-    } else if prefix_of(b"false", 1) || prefix_of(b"no", 1) || prefix_of(b"off", 2) || value == b"0"
-    {
-        Some(Access::ReadWrite)
+    let is_on = parse_bool(str::from_utf8(value).ok()?.trim_ascii())?;
+    Some(if is_on {
+        Access::ReadOnly
     } else {
-        None
-    }
+        Access::ReadWrite
+    })
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use pgpalisade_authority::Scope;
 use pgpalisade_fence::rejection::Rejection;
 use pgpalisade_fence::{Guard, TokenValue};
 use pgpalisade_policies::{
-    Class, Control, Effects, FencingVariable, MAX_PARSED, Mode, ObjectName, Policy, ReadOnlyGuard,
-    Requirement, ScopeId, SessionPolicy, Statement, Tables, TextEncoding, Who, classify,
+    Class, Control, Effects, FencingVariable, MAX_PARSED, Mode, ObjectName, Policy, Requirement,
+    ScopeId, SessionPolicy, Statement, Tables, TextEncoding, Who, classify,
 };
 
 use super::explained::{Explained, ExplainedSession, ExplainedStatement};
@@ -281,9 +281,7 @@ fn read_only(
     requirement: &Requirement,
     holder: &SimulatedSession,
 ) -> Option<(String, &'static str)> {
-    let ReadOnlyGuard::UntilHolding(scopes) = session.read_only_guard() else {
-        return None;
-    };
+    let scopes = session.read_only_until()?;
     let mut open = scopes.iter().map(|scope| scope_name(session, *scope));
     let is_free = matches!(requirement, Requirement::Free);
     if !is_free || !statement.may_hide_a_write() || open.any(|scope| holder.holds(scope)) {

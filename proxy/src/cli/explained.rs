@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use pgpalisade_policies::{ReadOnlyGuard, ScopeId, SessionPolicy};
+use pgpalisade_policies::{ScopeId, SessionPolicy};
 use serde::Serialize;
 
 use super::text::plain;
@@ -53,10 +53,9 @@ impl ExplainedSession {
         Self {
             rule: session.rule().map(ToString::to_string),
             scope: name(&session.scope()),
-            read_only_until: match session.read_only_guard() {
-                ReadOnlyGuard::Off => None,
-                ReadOnlyGuard::UntilHolding(scopes) => Some(scopes.iter().map(name).collect()),
-            },
+            read_only_until: session
+                .read_only_until()
+                .map(|scopes| scopes.iter().map(name).collect()),
             declares: session.declares(),
             warnings: warnings.map(ToString::to_string).collect(),
         }
