@@ -19,7 +19,7 @@
 use std::ops::Range;
 
 use crate::classify::{MAX_PARSED_INLINE, OPERATOR_RUN_MAX, is_ascii};
-use crate::scan::needs_parse;
+use crate::scan::{any_three, needs_parse};
 
 /// First words of texts that may have a form.
 const FIRST_WORDS: [&[u8]; 7] = [
@@ -42,7 +42,7 @@ pub(crate) enum Constant {
 pub(crate) fn has_form(text: &[u8]) -> bool {
     text.len() <= MAX_PARSED_INLINE
         && begins_as_query(text)
-        && !has_doubtful(text)
+        && !any_three(text, is_doubtful).unwrap_or(true)
         && !needs_parse(text)
 }
 
@@ -112,27 +112,7 @@ fn begins_as_query(text: &[u8]) -> bool {
         })
 }
 
-/// Whether anything may make PostgreSQL read the text differently from [`parts`], or make a value matter.
-fn has_doubtful(text: &[u8]) -> bool {
-    // No second statement follows a semicolon at the end.
-    let mut text = text.trim_ascii_end();
-    while let Some(before) = text.strip_suffix(b";") {
-        text = before.trim_ascii_end();
-    }
-    let (Some(&[before_last, last]), Some(behind), Some(behind_two)) =
-        (text.last_chunk(), text.get(1..), text.get(2..))
-    else {
-        return true;
-    };
-    let in_threes = text
-        .iter()
-        .zip(behind)
-        .zip(behind_two)
-        // No early exit, so that the compiler can vectorize the loop.
-        .fold(false, |found, ((a, b), c)| found | is_doubtful(*a, *b, *c));
-    in_threes | is_doubtful(before_last, last, 0) | is_doubtful(last, 0, 0)
-}
-
+/// Whether these three bytes may make PostgreSQL read the text differently from [`parts`], or make a value matter.
 #[inline]
 const fn is_doubtful(a: u8, b: u8, c: u8) -> bool {
     let plain = ((a >= b' ') & (a < 0x7f)) | (a == b'\n') | (a == b'\t') | (a == b'\r');

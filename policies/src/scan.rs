@@ -52,20 +52,7 @@ pub fn needs_parse(text: &[u8]) -> bool {
 /// The answer of [`scan_words`] for an ASCII text in which only the first word can count. `None` for other texts, and
 /// for those too short to gain from it.
 fn first_word_decides(text: &[u8]) -> Option<bool> {
-    // No word follows a semicolon here.
-    let mut text = text.trim_ascii_end();
-    while let Some(before) = text.strip_suffix(b";") {
-        text = before.trim_ascii_end();
-    }
-    let (&[before_last, last], behind, behind_two) =
-        (text.last_chunk()?, text.get(1..)?, text.get(2..)?);
-    let in_threes = text
-        .iter()
-        .zip(behind)
-        .zip(behind_two)
-        // No early exit: the compiler cannot vectorize a loop that may end early.
-        .fold(false, |found, ((a, b), c)| found | is_suspect(*a, *b, *c));
-    if in_threes | is_suspect(before_last, last, 0) | is_suspect(last, 0, 0) {
+    if any_three(text, is_suspect)? {
         return None;
     }
     let start = text
@@ -81,6 +68,25 @@ fn first_word_decides(text: &[u8]) -> Option<bool> {
         .first()
         .is_none_or(|byte| class(*byte) != CharClass::Tail);
     Some(ends && is_first_word(word))
+}
+
+/// Whether `is_such` says yes to three bytes in a row, with zeros after the last ones. Spaces and semicolons at the
+/// end do not count: no word or statement follows them. `None` for texts that are too short.
+#[inline]
+pub(crate) fn any_three(text: &[u8], is_such: impl Fn(u8, u8, u8) -> bool) -> Option<bool> {
+    let mut text = text.trim_ascii_end();
+    while let Some(before) = text.strip_suffix(b";") {
+        text = before.trim_ascii_end();
+    }
+    let (&[before_last, last], behind, behind_two) =
+        (text.last_chunk()?, text.get(1..)?, text.get(2..)?);
+    let in_threes = text
+        .iter()
+        .zip(behind)
+        .zip(behind_two)
+        // No early exit: the compiler cannot vectorize a loop that may end early.
+        .fold(false, |found, ((a, b), c)| found | is_such(*a, *b, *c));
+    Some(in_threes | is_such(before_last, last, 0) | is_such(last, 0, 0))
 }
 
 /// Whether these three bytes look like part of a text that counts after the first word. Each of [`ANY_WORDS`] has
