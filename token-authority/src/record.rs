@@ -151,11 +151,8 @@ pub(crate) fn cut_by(by: &str) -> &str {
 
 /// The text, or as many whole characters of its beginning as fit.
 pub(crate) fn cut(text: &str, max: usize) -> &str {
-    let mut end = text.len().min(max);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text.get(..end).unwrap_or_default()
+    text.get(..text.floor_char_boundary(max))
+        .unwrap_or_default()
 }
 
 /// A record as JSON. None of their types can fail to serialize.

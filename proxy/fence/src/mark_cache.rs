@@ -36,22 +36,7 @@ impl ClusterCell {
 
 /// Scopes in which the cache has refused a token since they were last taken, oldest first. Kept apart from the cached
 /// marks: if nothing was refused, taking them costs nothing, however many scopes there are.
-#[derive(Debug, Default)]
-struct Refusing {
-    scopes: Mutex<VecDeque<Scope>>,
-}
-
-impl Refusing {
-    fn push(&self, scope: &Scope) {
-        self.scopes.lock().push_back(scope.clone());
-    }
-
-    fn take(&self, most: usize) -> Vec<Scope> {
-        let mut scopes = self.scopes.lock();
-        let count = most.min(scopes.len());
-        scopes.drain(..count).collect()
-    }
-}
+type Refusing = Mutex<VecDeque<Scope>>;
 
 /// Value of a retired mark: every token is below it.
 const RETIRED: u64 = u64::MAX;
@@ -162,7 +147,7 @@ impl CachedMark {
     fn note_refusal(&self) {
         let is_noted = || self.has_refused.swap(true, Ordering::AcqRel);
         if !self.has_refused.load(Ordering::Acquire) && !is_noted() {
-            self.refusing.push(&self.scope);
+            self.refusing.lock().push_back(self.scope.clone());
         }
     }
 
@@ -258,7 +243,10 @@ impl MarkCache {
     /// Takes at most `most` scopes in which the cache has refused a token since they were last taken, oldest first.
     /// So each of them has its turn.
     pub fn take_refusing(&self, most: usize) -> Vec<Scope> {
-        let taken = self.refusing.take(most);
+        let mut refusing = self.refusing.lock();
+        let count = most.min(refusing.len());
+        let taken: Vec<_> = refusing.drain(..count).collect();
+        drop(refusing);
         for cached in taken.iter().filter_map(|scope| self.marks.get(scope)) {
             // Before the scope is looked up, so that later refusals are noted again.
             cached.has_refused.store(false, Ordering::Release);

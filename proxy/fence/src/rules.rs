@@ -237,11 +237,7 @@ impl SessionFence {
     /// Whether a cached mark is the current one of one of these scopes.
     #[inline]
     fn is_opened_by(&self, opening: &[ScopeId], mark: &Arc<CachedMark>) -> bool {
-        let Some(id) = self.fence.place(mark) else {
-            return false;
-        };
-        let newest = self.fence.newest(id);
-        newest.is_some_and(|newest| Arc::ptr_eq(newest, mark)) && opening.binary_search(&id).is_ok()
+        self.is_among(opening, mark) && Arc::ptr_eq(mark.newest(), mark)
     }
 
     /// Whether a cached mark belongs to one of these scopes.

@@ -172,8 +172,8 @@ impl SessionState {
     /// The tokens in force, whether they were accepted for the server connection in use or for an earlier one.
     #[inline]
     #[must_use]
-    pub const fn held(&self) -> Option<&Arc<HeldTokens>> {
-        self.now.token.get().tokens.anywhere()
+    pub fn held(&self) -> Option<&Arc<HeldTokens>> {
+        self.token().or_else(|| self.undeclared())
     }
 
     /// The server's text of the token in force.

@@ -59,20 +59,10 @@ fn shorten(mut text: String, whole: bool) -> String {
     if whole && text.len() <= MAX_STATEMENT {
         return text;
     }
-    let end = boundary_at_most(&text, MAX_STATEMENT - CUT.len());
-    text.truncate(end);
+    text.truncate(text.floor_char_boundary(MAX_STATEMENT - CUT.len()));
     text.truncate(text.trim_end().len());
     text.push_str(CUT);
     text
-}
-
-/// Last character boundary that is not after `limit`.
-pub fn boundary_at_most(text: &str, limit: usize) -> usize {
-    let mut at = limit.min(text.len());
-    while !text.is_char_boundary(at) {
-        at -= 1; // 0 is a boundary.
-    }
-    at
 }
 
 /// The text, and whether it is all of it.

@@ -10,7 +10,7 @@ use serde::ser::{Serialize, SerializeStruct, Serializer};
 
 use pgpalisade_fence::readable::escaped;
 use pgpalisade_fence::rejection::{Enforcement, OpenTransaction, Rejection, RejectionKind};
-use pgpalisade_fence::statement_text::{Literals, StatementText, boundary_at_most};
+use pgpalisade_fence::statement_text::{Literals, StatementText};
 use pgpalisade_fence::traceparent::Traceparent;
 use pgpalisade_logins::SessionLabel;
 use pgpalisade_session::action::JudgedText;
@@ -201,6 +201,6 @@ fn clip(name: &str) -> &str {
 }
 
 fn clip_to(text: &str, limit: usize) -> &str {
-    text.get(..boundary_at_most(text, limit))
+    text.get(..text.floor_char_boundary(limit))
         .unwrap_or_default()
 }

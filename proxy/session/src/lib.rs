@@ -364,7 +364,7 @@ impl Session {
     /// The tokens in force.
     #[inline]
     #[must_use]
-    pub const fn tokens(&self) -> Option<&Arc<HeldTokens>> {
+    pub fn tokens(&self) -> Option<&Arc<HeldTokens>> {
         self.client.state.held()
     }
 

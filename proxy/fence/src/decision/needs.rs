@@ -114,7 +114,7 @@ impl SessionFence {
         self.check_status(grounds, held)?;
         self.check_accepted(held)?;
         if !may_write {
-            let missing = self.missing(self.rules().scope(), Class::Write, None, held);
+            let missing = self.missing(None, held);
             self.refuse_or_observe(grounds, Box::new(missing))?;
         }
         grounds.basis = match held {
@@ -159,17 +159,13 @@ impl SessionFence {
     /// write.
     #[must_use]
     pub fn unguarded(&self, held: Option<&Arc<HeldTokens>>, why: Unguarded) -> Option<Rejection> {
-        let scope = self.rules().scope();
         if self.may_write(held) {
             return None;
         }
         let status = self.check_status(&mut Grounds::none(), held);
         Some(match status {
             Err(stale) => *stale,
-            Ok(()) => {
-                let why = WhyWrite::Unguarded(why);
-                self.missing(scope, Class::Write, Some(why), held)
-            }
+            Ok(()) => self.missing(Some(WhyWrite::Unguarded(why)), held),
         })
     }
 
@@ -187,19 +183,17 @@ impl SessionFence {
         self.refuse_or_observe(&mut Grounds::none(), rejection)
     }
 
-    /// Refusal for lack of a token of one scope.
+    /// Refusal of a write for lack of a token of the session's scope.
     fn missing(
         &self,
-        scope: ScopeId,
-        class: Class,
         why_write: Option<WhyWrite<'_>>,
         held: Option<&Arc<HeldTokens>>,
     ) -> Rejection {
-        let scope = self.named(scope).scope();
+        let scope = self.default_scope();
         let needs = Needs {
-            class,
+            class: Class::Write,
             scopes: &[scope],
-            session_scope: self.default_scope(),
+            session_scope: scope,
             why_write,
             unqualified: None,
             held: scopes_of(held),

@@ -221,7 +221,12 @@ impl<'a> Walk<'a> {
                 Control::Execute { name } => {
                     self.check_execute(Name::statement(name.as_bytes()), DEPTH_MAX)?
                 }
-                Control::Fetch { portal } => self.check_fetch(Name::portal(portal.as_bytes()))?,
+                // If the portal is one of the protocol. The query of a cursor was judged when it was declared.
+                Control::Fetch { portal } => {
+                    if let Some(meaning) = self.find(Name::portal(portal.as_bytes())) {
+                        self.check_meaning(meaning, DEPTH_MAX)?;
+                    }
+                }
                 // A write if there is something to commit.
                 Control::Commit { .. } | Control::PrepareTransaction if self.wrote => {
                     let held = self.state.token();
@@ -249,13 +254,6 @@ impl<'a> Walk<'a> {
                 self.check_meaning(meaning, depth)
             }
         }
-    }
-
-    /// Checks what FETCH or MOVE runs, if the portal is one of the protocol. The query of a cursor was judged when it
-    /// was declared.
-    fn check_fetch(&mut self, name: Name<'_>) -> Result<(), Unmet> {
-        self.find(name)
-            .map_or(Ok(()), |meaning| self.check_meaning(meaning, DEPTH_MAX))
     }
 
     /// What a name stands for, if it is known.

@@ -71,13 +71,6 @@ impl Tokens {
         }
     }
 
-    pub(super) const fn anywhere(&self) -> Option<&Arc<HeldTokens>> {
-        match self {
-            Self::Here(held) | Self::Elsewhere(held) => Some(held),
-            Self::None => None,
-        }
-    }
-
     /// Whether a new acceptance of a value takes their place.
     pub(super) fn gives_way_to(&self, value: &TokenValue) -> bool {
         match self {
