@@ -12,6 +12,7 @@ use super::ledger::ReplyRoute;
 use super::lending::Tenancy;
 use super::name_change::NameChange;
 use super::read_only::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, WriteAccess, value};
+use super::settings::Settings;
 use super::unserved::Block;
 use super::{ReadWriteRequest, Session};
 use crate::fence::{Pipeline, end_of_failed, ends_transaction};
@@ -239,19 +240,19 @@ impl Session {
         }
         match control {
             Control::Commit { .. } | Control::PrepareTransaction => self.adopt_settings(),
-            Control::Rollback { .. } => self.client.settings.drop_pending(),
-            Control::RollbackTo(_) => self.doubt_settings(),
-            Control::ResetAll | Control::DiscardAll => self.on_reset_all(control),
-            _ => {}
-        }
-        let server = &mut self.server;
-        match control {
+            Control::Rollback { .. } => client.settings.drop_pending(),
+            Control::RollbackTo(_) => {
+                self.doubt_settings();
+                self.server.names.on_rollback_to();
+            }
+            Control::ResetAll => self.on_reset_all(),
             Control::DiscardAll => {
+                client.settings = Settings::NONE;
+                server.applied = None;
                 server.names.deallocated_all();
                 server.is_discarded = !server.ledger.runs_more();
             }
             Control::DeallocateAll => server.names.deallocated_all(),
-            Control::RollbackTo(_) => server.names.on_rollback_to(),
             Control::SetFencing { .. } => server.has_token_text = true,
             Control::MayChangeNames => server.names.forget_statements(),
             Control::Prepare { name, effects } => server.names.prepared(name, effects),

@@ -87,10 +87,7 @@ fn is_other_command(request: &InFlight, command_tag: &[u8]) -> bool {
     let is_judged = controls.iter().any(Control::is_transaction);
     let is_told = TRANSACTION.contains(&command_tag);
     // A text that was not read, or that the server may read otherwise, was not judged.
-    let is_known = statement.is_some_and(|statement| {
-        let why = statement.why.as_ref();
-        !why.is_some_and(WriteReason::is_unparsed)
-    });
+    let is_known = statement.is_some_and(|statement| !statement.is_unread());
     let is_write = || !is_told && !READS.iter().any(|read| is_tag(read, command_tag));
     match request.leave {
         Leave::Write => is_known && is_judged != is_told,

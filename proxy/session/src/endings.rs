@@ -100,21 +100,16 @@ impl Session {
         put_fatal(&mut self.output.to_client, sqlstate, message, detail, hint);
     }
 
-    /// Like [`Self::say_fatal`], in PostgreSQL's own words.
-    fn say_as_postgres(&mut self, sqlstate: &str, message: &str, detail: &str, hint: &str) {
+    /// Ends the session because the client violated the protocol, as PostgreSQL does and in its words.
+    pub fn end_for_violation(&mut self, error: WireError) -> Ending {
         let fields = ErrorFields {
             severity: Severity::Fatal,
-            sqlstate,
-            message,
-            detail,
-            hint,
+            sqlstate: "08P01",
+            message: &error.to_string(),
+            detail: "",
+            hint: "",
         };
         encode::put(&mut self.output.to_client, &ErrorResponse::from(&fields));
-    }
-
-    /// Ends the session because the client violated the protocol, as PostgreSQL does.
-    pub fn end_for_violation(&mut self, error: WireError) -> Ending {
-        self.say_as_postgres("08P01", &error.to_string(), "", "");
         Ending::ProtocolViolation(error)
     }
 
@@ -186,7 +181,8 @@ impl Session {
     pub(super) fn end_if_terminated(&mut self, refused: Option<&Rejection>) -> Option<Ending> {
         let stale = refused.filter(|rejection| rejection.kind == RejectionKind::StaleToken);
         if stale.is_some() {
-            self.server.registration.forget_declared();
+            // It is not registered.
+            self.server.registration.declared.clear();
         }
         if !self.is_terminated() {
             return None;
@@ -341,7 +337,7 @@ impl Session {
         });
         let enforces = |scope| self.client.fence.mode(Some(scope)) == Mode::Enforce;
         ended.or_else(|| {
-            registration.declared().iter().find_map(|(scope, token)| {
+            registration.declared.iter().find_map(|(scope, token)| {
                 let mark = self.client.fence.fence().mark_above(scope, *token)?;
                 enforces(scope).then(|| (scope.clone(), *token, mark))
             })

@@ -9,7 +9,7 @@ use pgpalisade_policies::{
 
 use super::action::{Action, Prerequisite, Refused};
 use super::endings::Ending;
-use super::frame::{COLLECTED_MAX, Frame, LOOKED_AT_MAX, Uncollected};
+use super::frame::{COLLECTED_MAX, Frame, LOOKED_AT_MAX};
 use super::in_flight::{InFlight, Request};
 use super::judgement::Judged;
 use super::read_only::AccessChange;
@@ -50,32 +50,13 @@ impl Session {
             let error = WireError::DuringCopy(frame.header.tag);
             return self.end_for_violation(error).into();
         }
-        if self.must_settle() {
-            Action::Need(Prerequisite::Replies)
-        } else {
-            self.decide_message(tag, frame, verdicts)
+        if self.client.settles {
+            // A request in flight may change what the session holds.
+            self.client.settles = !self.server.ledger.is_empty();
+            if !self.is_settled() {
+                return Action::Need(Prerequisite::Replies);
+            }
         }
-    }
-
-    /// Whether replies must come first, because a request in flight may change what the session holds.
-    #[inline]
-    fn must_settle(&mut self) -> bool {
-        if !self.client.settles {
-            return false;
-        }
-        if self.server.ledger.is_empty() {
-            self.client.settles = false;
-        }
-        !self.is_settled()
-    }
-
-    #[inline]
-    fn decide_message(
-        &mut self,
-        tag: FrontendTag,
-        frame: Frame<'_>,
-        verdicts: &RefCell<VerdictCache>,
-    ) -> Action {
         if let Some(action) = self.declare_first(tag) {
             return action;
         }
@@ -98,7 +79,7 @@ impl Session {
             FrontendTag::Describe | FrontendTag::Close => self.on_target(tag, frame),
             FrontendTag::Sync => self.on_sync(frame.header),
             FrontendTag::Flush if frame.header.body_len > 0 => self.malformed(tag, frame),
-            FrontendTag::Flush => self.harmless(frame.header, None),
+            FrontendTag::Flush => self.forward_harmless(frame.header, None),
             FrontendTag::FunctionCall => self.on_function_call(frame),
             FrontendTag::CopyData | FrontendTag::CopyDone | FrontendTag::CopyFail => {
                 self.on_copy_message(tag, frame.header)
@@ -129,11 +110,6 @@ impl Session {
             self.server.ledger.push(entry);
         }
         Action::Forward(permit)
-    }
-
-    pub(super) fn harmless(&mut self, message: Header, request: Option<Request>) -> Action {
-        let entry = request.map(|request| InFlight::client(request, None));
-        self.forward_harmless(message, entry)
     }
 
     /// Forwards a message that by its type cannot change data.
@@ -173,11 +149,21 @@ impl Session {
             .and_then(|text| self.fast_permit(frame.header, text))
         {
             Some(permit) => self.forward(permit, Some(InFlight::client(Request::Query, None))),
-            None => self.on_judged_query(text, frame, verdicts),
+            None => {
+                let verdict = match self.verdict(text, verdicts) {
+                    Ok(verdict) => verdict,
+                    Err(prerequisite) => return Action::Need(prerequisite),
+                };
+                let judged = Judged {
+                    verdict: &verdict,
+                    text: text.unwrap_or(frame.body),
+                };
+                self.decide(frame.header, &judged, Request::Query)
+            }
         };
         if matches!(action, Action::Forward(_)) {
             // A simple Query ends the transaction of a pipeline, with or without a Sync.
-            self.end_cycle();
+            self.client.pipeline = Pipeline::Closed;
         }
         action
     }
@@ -203,28 +189,6 @@ impl Session {
         action
     }
 
-    fn on_judged_query(
-        &mut self,
-        text: Result<&[u8], Uncollected<'_>>,
-        frame: Frame<'_>,
-        verdicts: &RefCell<VerdictCache>,
-    ) -> Action {
-        let verdict = match self.verdict(text, verdicts) {
-            Ok(verdict) => verdict,
-            Err(prerequisite) => return Action::Need(prerequisite),
-        };
-        let judged = Judged {
-            verdict: &verdict,
-            text: text.unwrap_or(frame.body),
-        };
-        self.decide(frame.header, &judged, Request::Query)
-    }
-
-    #[inline]
-    fn end_cycle(&mut self) {
-        self.client.pipeline = Pipeline::Closed;
-    }
-
     /// Makes the next message wait for replies if the end of this request cycle may change what the session holds: it
     /// ends the pipeline's transaction.
     #[inline]
@@ -236,15 +200,14 @@ impl Session {
     }
 
     fn on_sync(&mut self, message: Header) -> Action {
+        let sync = InFlight::client(Request::Sync, None);
         if self.server.ledger.is_copying_in() {
             // The server ignores Sync during COPY.
-            self.server
-                .ledger
-                .push(InFlight::client(Request::Sync, None));
-            return self.harmless(message, None);
+            self.server.ledger.push(sync);
+            return self.forward_harmless(message, None);
         }
-        self.end_cycle();
-        self.harmless(message, Some(Request::Sync))
+        self.client.pipeline = Pipeline::Closed;
+        self.forward_harmless(message, Some(sync))
     }
 
     /// Forwards a message that PostgreSQL rejects for its layout. The server answers it, in a pipeline with an error.

@@ -1,6 +1,6 @@
 //! Setting the read-only guard, and refusing what may write while it is in doubt.
 
-use pgpalisade_policies::{Analysis, Statement, WriteReason};
+use pgpalisade_policies::{Analysis, Statement};
 
 use super::Session;
 use super::action::{Action, Prerequisite, Refused};
@@ -67,10 +67,8 @@ impl Session {
     /// Permission for a Parse, which can run functions of the database: checks of a domain in an array literal.
     pub(super) fn before_parse(&mut self, judged: &Judged<'_>) -> Result<Leave, Action> {
         let mut statements = judged.verdict.statements.iter();
-        let unread =
-            |statement: &Statement| statement.why.as_ref().is_some_and(WriteReason::is_unparsed);
         let may_run = statements.clone().any(Statement::may_hide_a_write)
-            && (statements.any(unread) || has_literal(judged.text));
+            && (statements.any(Statement::is_unread) || has_literal(judged.text));
         self.before_running(may_run, Some(judged))
     }
 

@@ -43,8 +43,8 @@ impl ClientHalf {
         if self.block == Block::Failed {
             return self.end_failed(bytes, verdicts, out);
         }
-        let text = text(bytes).filter(|text| text.len() <= FRONT_MAX);
-        let Some((message, text)) = front(bytes).zip(text) else {
+        let query = query(bytes).filter(|(_, text)| text.len() <= FRONT_MAX);
+        let Some((message, text)) = query else {
             return Needs::Server;
         };
         let Some(command_tag) = command_tag(text).filter(|_| self.block == Block::None) else {
@@ -80,7 +80,7 @@ impl ClientHalf {
             let statements = verdict.as_deref().map(|verdict| &*verdict.statements);
             matches!(statements, Some([only]) if ends(only))
         };
-        let Some(text) = text(bytes) else {
+        let Some((_, text)) = query(bytes) else {
             return Needs::Server;
         };
         if text.len() <= FRONT_MAX && ends(text) {
@@ -118,7 +118,7 @@ impl ClientHalf {
         if let Some(held) = self.tokens() {
             return held.stale().is_none().then(|| held.to_string());
         }
-        let text = text(message)?;
+        let (_, text) = query(message)?;
         let front = text.get(..FRONT_MAX).unwrap_or(text);
         if !may_name_ours(front) {
             return None;
@@ -195,18 +195,13 @@ impl Session {
     }
 }
 
-/// The whole message at the front of `bytes`.
-fn front(bytes: &[u8]) -> Option<&[u8]> {
+/// The whole Query at the front of `bytes`, and its text.
+fn query(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let header = header::parse(bytes, frontend::body_max).ok().flatten()?;
-    bytes.get(..header.frame_len())
-}
-
-/// Text of the whole Query at the front of `bytes`.
-fn text(bytes: &[u8]) -> Option<&[u8]> {
-    let header = header::parse(bytes, frontend::body_max).ok().flatten()?;
-    let body = front(bytes)?.get(HEADER_LEN..)?;
+    let message = bytes.get(..header.frame_len())?;
+    let text = frontend::query(message.get(HEADER_LEN..)?).ok()?;
     let is_query = FrontendTag::from_byte(header.tag) == Ok(FrontendTag::Query);
-    frontend::query(body).ok().filter(|_| is_query)
+    is_query.then_some((message, text))
 }
 
 /// Whether a text may name a setting of ours.

@@ -71,16 +71,9 @@ pub(super) fn setting(name: &str, value: &str, lifetime: Lifetime) -> String {
 /// Ends all prepared statements.
 pub(super) const DEALLOCATE_ALL: &str = "DEALLOCATE ALL";
 
-/// Writes a simple Query of a client's own text.
-pub(super) fn query_bytes(out: &mut BytesMut, ledger: &mut Ledger, text: &[u8]) {
-    message(out, b'Q', &[text, b"\0"]);
-    ledger.push_own(InFlight::proxy(Request::Query));
-}
-
-/// Writes a simple Query, for a session without a client.
-pub(super) fn query(out: &mut BytesMut, ledger: &mut Ledger, sql: &str) {
-    let written = frontend::query(sql, out);
-    debug_assert!(written.is_ok(), "{sql}");
+/// Writes a simple Query, while no client's statement is in the session.
+pub(super) fn query(out: &mut BytesMut, ledger: &mut Ledger, sql: impl AsRef<[u8]>) {
+    message(out, b'Q', &[sql.as_ref(), b"\0"]);
     ledger.push_own(InFlight::proxy(Request::Query));
 }
 
@@ -146,6 +139,12 @@ pub(super) fn leave_trace(
     }
 }
 
+/// Writes a Parse that fails.
+fn fail(out: &mut BytesMut) {
+    let written = frontend::parse(NAME, REFUSED, [], out);
+    debug_assert!(written.is_ok());
+}
+
 /// Writes a message that fails in place of a refused request; the client gets `error`. With `sync`, a Sync follows
 /// whose ReadyForQuery is the client's.
 pub(super) fn refuse(
@@ -154,8 +153,7 @@ pub(super) fn refuse(
     error: Box<Rejection>,
     sync: Option<InFlight>,
 ) {
-    let written = frontend::parse(NAME, REFUSED, [], out);
-    debug_assert!(written.is_ok());
+    fail(out);
     let mut parse = InFlight::proxy(Request::Parse);
     parse.error = Some(error);
     ledger.push_own(parse);
@@ -207,8 +205,7 @@ pub(super) fn close_unnamed(out: &mut BytesMut, ledger: &mut Ledger) {
 /// Writes a message that fails in place of one about a statement whose result type has changed, and closes that.
 pub(super) fn refuse_outdated(out: &mut BytesMut, ledger: &mut Ledger, name: &[u8]) {
     close(out, ledger, name);
-    let written = frontend::parse(NAME, REFUSED, [], out);
-    debug_assert!(written.is_ok());
+    fail(out);
     ledger.push_own(InFlight::new(Request::Parse, Origin::Outdated, None));
 }
 
@@ -222,7 +219,7 @@ pub(super) fn sync(out: &mut BytesMut, ledger: &mut Ledger) {
 fn message(out: &mut BytesMut, tag: u8, parts: &[&[u8]]) {
     let length: usize = parts.iter().map(|part| part.len()).sum();
     out.put_u8(tag);
-    // The parts come from a message of the client, which was not longer.
+    // The parts are short, or come from a message of the client, which was not longer.
     out.put_i32(i32::try_from(length + 4).unwrap_or(i32::MAX));
     parts.iter().for_each(|part| out.put_slice(part));
 }
@@ -230,8 +227,7 @@ fn message(out: &mut BytesMut, tag: u8, parts: &[&[u8]]) {
 /// Begins a transaction, and fails it.
 pub(super) fn begin_failed(out: &mut BytesMut, ledger: &mut Ledger) {
     execute(out, ledger, Pipeline::Open, "BEGIN", None);
-    let written = frontend::parse(NAME, REFUSED, [], out);
-    debug_assert!(written.is_ok());
+    fail(out);
     ledger.push(InFlight::proxy(Request::Parse));
     sync(out, ledger);
 }

@@ -221,7 +221,12 @@ impl Session {
             let statement = Some(judged.for_the_record());
             self.record(&rejection, Enforcement::Observed, statement);
         }
-        self.note_plan(&plan, verdict);
+        self.client.settles |= plan.settles;
+        let read_only = &mut self.server.read_only;
+        read_only.on_sent(plan.guard, &verdict.statements);
+        if plan.changes_names {
+            self.server.names.forget_statements();
+        }
         // In a failed transaction nothing runs before its end.
         let runs = !self.is_failed()
             || !self.server.ledger.is_empty()
@@ -284,19 +289,6 @@ impl Session {
             return Some(prerequisite);
         }
         self.publish_first(verdict)
-    }
-
-    /// Notes the effects of a text that is sent now.
-    fn note_plan(&mut self, plan: &Plan, verdict: &Analysis) {
-        if plan.settles {
-            self.client.settles = true;
-        }
-        self.server
-            .read_only
-            .on_sent(plan.guard, &verdict.statements);
-        if plan.changes_names {
-            self.server.names.forget_statements();
-        }
     }
 
     /// Plans a text by the confirmed state if it holds for this text, otherwise by the worst case.

@@ -180,16 +180,10 @@ impl Ledger {
     fn on_error(&mut self, to: ReplyRoute) -> ReplyRoute {
         let front = self.in_flight.front_mut();
         let replacement = front.and_then(|front| front.error.take());
-        let skips = self
-            .in_flight
-            .front()
-            .is_some_and(|front| front.request.is_extended());
-        if skips {
-            while self
-                .in_flight
-                .front()
-                .is_some_and(|front| front.request != Request::Sync)
-            {
+        let is_extended = |front: &InFlight| front.request.is_extended();
+        let is_before_sync = |front: &InFlight| front.request != Request::Sync;
+        if self.front().is_some_and(is_extended) {
+            while self.front().is_some_and(is_before_sync) {
                 self.take_front();
             }
             self.mode = if self.in_flight.is_empty() {
@@ -251,13 +245,6 @@ impl Ledger {
         self.in_flight.iter_mut().map(|entry| &mut entry.name)
     }
 
-    /// Statements whose Parse is in flight.
-    pub(crate) fn statements(&self) -> impl Iterator<Item = &PreparedText> {
-        self.in_flight
-            .iter()
-            .filter_map(|entry| entry.name.statement())
-    }
-
     /// Request that the next reply answers.
     #[inline]
     #[must_use]
@@ -314,11 +301,8 @@ impl Ledger {
     /// Notes that a completed statement has ended one transaction and begun the next.
     pub(crate) fn begin_another(&mut self) {
         self.wrote = false;
-        if let Some(front) = self
-            .in_flight
-            .front_mut()
-            .filter(|front| front.is_at_its_last())
-        {
+        let front = self.in_flight.front_mut();
+        if let Some(front) = front.filter(|front| front.is_at_its_last()) {
             self.counts.writing -= front.counts.writing;
             front.counts.writing = 0;
         }

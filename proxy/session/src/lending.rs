@@ -41,8 +41,17 @@ impl ClientHalf {
     #[must_use]
     pub fn begin(fence: SessionFence, scope: Option<Scope>, told_access: Option<Access>) -> Self {
         Self {
+            fence,
+            state: SessionState::new(scope),
+            pipeline: Pipeline::Closed,
+            settles: false,
+            observed_end: None,
             told_access,
-            ..Self::new(fence, SessionState::new(scope))
+            statements: None,
+            block: Block::None,
+            next_reply: NextReply::OfServer,
+            settings: Settings::NONE,
+            told: Arc::default(),
         }
     }
 
@@ -56,27 +65,10 @@ impl ClientHalf {
         }
     }
 
-    /// A client that was told nothing.
-    pub(super) fn new(fence: SessionFence, state: SessionState) -> Self {
-        Self {
-            fence,
-            state,
-            pipeline: Pipeline::Closed,
-            settles: false,
-            observed_end: None,
-            told_access: None,
-            statements: None,
-            block: Block::None,
-            next_reply: NextReply::OfServer,
-            settings: Settings::NONE,
-            told: Arc::default(),
-        }
-    }
-
     /// Settings that a server connection needs for it.
     #[must_use]
     pub const fn settings(&self) -> Option<&Arc<Texts>> {
-        self.settings.kept()
+        self.settings.kept.as_ref()
     }
 
     /// Tokens to declare for the next server connection, unless they were accepted for it.
@@ -218,7 +210,7 @@ impl ServerHalf {
     /// closed, because a takeover that does not concern its next client may end it.
     #[must_use]
     pub const fn exceeds_last_tokens(&self) -> bool {
-        self.registration.exceeds_last()
+        self.registration.exceeds_last
     }
 }
 
@@ -277,7 +269,7 @@ impl Session {
     /// A session without a client, in which a server connection is [reset](Self::begin_reset).
     #[must_use]
     pub fn without_client(fence: SessionFence, server: Box<ServerHalf>) -> Self {
-        let client = ClientHalf::new(fence, SessionState::new(None));
+        let client = ClientHalf::begin(fence, None, None);
         Self::join(Box::new(client), server)
     }
 
@@ -413,7 +405,7 @@ impl Session {
         injected::query(out, &mut server.ledger, injected::DEALLOCATE_ALL);
         server.names = Names::default();
         for (_, text) in wanted.iter() {
-            injected::query_bytes(out, &mut server.ledger, text);
+            injected::query(out, &mut server.ledger, text);
         }
         server.applied = Some(Arc::clone(wanted));
     }

@@ -167,7 +167,8 @@ impl Session {
             Sent::Change(_) => false,
             Sent::Unclear => true,
         };
-        is_unnamed || server.ledger.statements().any(depends)
+        let mut in_flight = server.ledger.iter();
+        is_unnamed || in_flight.any(|entry| entry.name.statement().is_some_and(depends))
     }
 
     /// Refuses a message about a statement whose types are not those that the client was told.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use pgpalisade_policies::{Analysis, Assignment, Control, Leftover, Statement};
+use pgpalisade_policies::{Analysis, Assignment, Leftover, Statement};
 
 use super::Session;
 use super::in_flight::Request;
@@ -25,7 +25,7 @@ pub type Texts = Vec<(Box<str>, Text)>;
 /// Settings of a client.
 #[derive(Debug)]
 pub(super) struct Settings {
-    kept: Option<Arc<Texts>>,
+    pub(super) kept: Option<Arc<Texts>>,
     /// Changes of the open transaction.
     pending: Vec<(Box<str>, Option<Text>)>,
 }
@@ -39,10 +39,6 @@ impl Settings {
     /// Notes that a transaction was rolled back, or its server connection lost.
     pub(super) fn drop_pending(&mut self) {
         self.pending.clear();
-    }
-
-    pub(super) const fn kept(&self) -> Option<&Arc<Texts>> {
-        self.kept.as_ref()
     }
 
     fn len(&self) -> usize {
@@ -184,13 +180,10 @@ impl Session {
         }
     }
 
-    /// Notes DISCARD ALL, or RESET ALL, which a rollback may undo.
-    pub(super) fn on_reset_all(&mut self, control: &Control) {
+    /// Notes RESET ALL, which a rollback may undo.
+    pub(super) fn on_reset_all(&mut self) {
         let (settings, server) = (&mut self.client.settings, &mut self.server);
-        if *control == Control::DiscardAll {
-            *settings = Settings::NONE;
-            server.applied = None;
-        } else if settings.decide_meaning() && server.names.depend_on_settings() {
+        if settings.decide_meaning() && server.names.depend_on_settings() {
             server.note_setting();
             self.doubt_settings();
         } else if settings.names().last().is_some_and(|last| last != ALL) {

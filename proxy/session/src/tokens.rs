@@ -135,10 +135,11 @@ pub(super) struct Registration {
     /// Highest token of each scope whose declaration was not answered. The register may still record the session at
     /// it. A lower one must not be declared, because a takeover would spare the session.
     unanswered: Vec<(Scope, Token)>,
-    declared: Vec<(Scope, Token)>,
+    /// Last declared token of each scope, whatever the result: the register may have the session at it.
+    pub(super) declared: Vec<(Scope, Token)>,
     /// Whether the register may have the session at more than the tokens accepted last: earlier ones are of another
     /// scope, or a declaration has failed, which the authority may have accepted before the barrier failed.
-    exceeds_last: bool,
+    pub(super) exceeds_last: bool,
     /// Accepted declarations, which number the takes. A take repeated before the next one counts as the same, because
     /// its answer may have been lost.
     takes: u64,
@@ -154,16 +155,6 @@ impl Registration {
         &self.accepted
     }
 
-    /// Whether the register may have the session at more than the tokens accepted last.
-    pub(super) const fn exceeds_last(&self) -> bool {
-        self.exceeds_last
-    }
-
-    /// Last declared token of each scope, whatever the result: the register may have the session at it.
-    pub(super) fn declared(&self) -> &[(Scope, Token)] {
-        &self.declared
-    }
-
     fn note_declared(&mut self, value: &TokenValue) {
         for (scope, claim) in value.claims() {
             self.declared.retain(|(other, _)| other != scope);
@@ -173,11 +164,6 @@ impl Registration {
                 self.declared.push((scope.clone(), token));
             }
         }
-    }
-
-    /// Forgets what was declared: it was stale, and is not registered.
-    pub(super) fn forget_declared(&mut self) {
-        self.declared.clear();
     }
 
     fn add(&mut self, held: Arc<HeldTokens>, value: &TokenValue) {
