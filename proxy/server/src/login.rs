@@ -23,6 +23,7 @@ use bytes::{Bytes, BytesMut};
 use pgpalisade_fence::ReplicationPermit;
 use pgpalisade_logins::{ClientAddr, SessionLabel};
 use pgpalisade_policies::PoolMode;
+use pgpalisade_pool::ClientId;
 use pgpalisade_session::tokens::TokenRequest;
 use pgpalisade_session::{Beginning, ClientHalf, Session};
 use pgpalisade_wire::backend::TransactionStatus;
@@ -304,14 +305,14 @@ async fn establish(
     let permit = entry.permit(request, wanted.as_ref())?;
     let own_place = entry.own_place(permit.as_ref())?;
     let service = if permit.is_none() && own_place.is_none() && worker.backends.is_some() {
-        let client = entry.client();
+        let client = ClientId(entry.listed.id);
         worker.gate.is_open().await;
         let (logins, pooling) = (&worker.shared.logins, &worker.shared.pooling);
         let obtain = async |login: SharedLogin| try_login(worker, client, login).await;
         let packet = request.packet();
         let login = pooled::authenticate(&mut exchange, logins, packet, pooling, obtain).await?;
+        entry.on_authenticated(login.cancel_key.pid());
         let seat = Seat::new(worker, client, login.login, login.cancel_key);
-        entry.on_authenticated(seat.backend_pid());
         entry.check_marks(wanted.as_ref())?;
         let half = ClientHalf::shared(entry.fence, scope, login.greeting);
         Service::Shared(Box::new(half), seat)

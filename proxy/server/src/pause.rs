@@ -111,15 +111,20 @@ impl Gate {
         }
     }
 
+    /// Waits until it opens or shuts.
+    pub(crate) async fn turns(&self) {
+        self.turns.notified().await;
+    }
+
     pub(crate) async fn is_open(&self) {
         while self.is_shut() {
-            self.turns.notified().await;
+            self.turns().await;
         }
     }
 
     pub(crate) async fn shuts(&self) {
         while !self.is_shut() {
-            self.turns.notified().await;
+            self.turns().await;
         }
     }
 }

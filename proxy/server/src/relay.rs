@@ -240,7 +240,9 @@ impl Relay {
             }
             if server != Side::Read && client != Side::Read {
                 self.check_end(cx)?;
-                if self.is_to_stop() {
+                // A stopping proxy lets every session finish its transaction, and then ends it. PostgreSQL's smart
+                // shutdown would wait for the session.
+                if self.client.worker.stopping.get() && self.session.is_idle() {
                     return Poll::Ready(Err(self.end_for_shutdown()));
                 }
                 self.publish();

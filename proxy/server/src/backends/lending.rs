@@ -173,11 +173,6 @@ impl Seat {
         }
     }
 
-    /// Process id that the client knows.
-    pub(crate) fn backend_pid(&self) -> i32 {
-        self.cancel_key.pid()
-    }
-
     /// Waits for a server connection. One with residue is to be reset first.
     pub(crate) async fn lend(
         &mut self,

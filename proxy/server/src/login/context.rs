@@ -7,7 +7,6 @@ use pgpalisade_fence::rejection::{Enforcement, Rejection};
 use pgpalisade_fence::{ReplicationPermit, SessionFence, TokenValue};
 use pgpalisade_logins::SessionLabel;
 use pgpalisade_policies::{Lifetime, Mode, PoolMode};
-use pgpalisade_pool::ClientId;
 use pgpalisade_rejection_log::RecordedStatement;
 use pgpalisade_session::tokens::TokenRequest;
 use tokio::sync::OwnedSemaphorePermit;
@@ -21,7 +20,7 @@ use crate::worker::Worker;
 pub(super) struct LoginContext<'a> {
     worker: &'a Worker,
     pub(super) label: SessionLabel,
-    listed: &'a Arc<ClientEntry>,
+    pub(super) listed: &'a Arc<ClientEntry>,
     pub(super) fence: SessionFence,
     observed: Vec<Rejection>,
 }
@@ -43,11 +42,6 @@ impl<'a> LoginContext<'a> {
             listed,
             observed: Vec::new(),
         }
-    }
-
-    /// Its id in the client table.
-    pub(super) fn client(&self) -> ClientId {
-        ClientId(self.listed.id)
     }
 
     pub(super) fn on_authenticated(&mut self, backend_pid: i32) {
@@ -78,10 +72,7 @@ impl<'a> LoginContext<'a> {
                 self.observed.push(*rejection);
                 Ok(None)
             }
-            Mode::Enforce => {
-                self.record(&rejection, Enforcement::Refused);
-                Err(LoginError::Refused(rejection))
-            }
+            Mode::Enforce => Err(self.refused(rejection)),
         }
     }
 
@@ -167,7 +158,7 @@ impl<'a> LoginContext<'a> {
         request: &StartupRequest,
         wanted: Option<&TokenRequest>,
     ) -> Result<Option<ReplicationPermit>, LoginError> {
-        if !request.asks_for_replication() {
+        if !request.is_replication {
             return Ok(None);
         }
         let admitted = self

@@ -28,7 +28,7 @@ pub(super) struct StartupRequest {
     settings: Vec<Setting>,
     user: String,
     database: String,
-    is_replication: bool,
+    pub(super) is_replication: bool,
 }
 
 /// Reads packets until the client names its purpose. Offers TLS once, as PostgreSQL does, if configured; declines
@@ -187,10 +187,6 @@ impl StartupRequest {
     /// The user's name in the packet, which need not be UTF-8.
     pub(super) fn user(&self) -> &[u8] {
         startup::user(&self.packet)
-    }
-
-    pub(super) const fn asks_for_replication(&self) -> bool {
-        self.is_replication
     }
 
     pub(super) const fn packet(&self) -> &Bytes {

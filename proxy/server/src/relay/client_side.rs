@@ -14,7 +14,6 @@ use super::{End, Relay, Side, behind, keep};
 use crate::client_table::Publisher;
 use crate::collected::Collecting;
 use crate::end_watch::EndWatch;
-use crate::fence::Permit;
 use crate::pause;
 use crate::rejection_log::SessionLabel;
 use crate::session::action::{Action, Prerequisite};
@@ -50,11 +49,11 @@ pub(crate) struct ClientSide {
     pub(super) stall: Stall,
     /// Bytes that are not decided yet.
     kept: BytesMut,
-    /// Bytes still to arrive of a refused message.
-    discard: usize,
+    /// Bytes still to arrive of a message that is dropped.
+    pub(super) discard: usize,
     /// Memory for the message at the front until it is complete.
     collecting: Collecting,
-    /// Wakes the task when the gate opens, and for checks whether the client has left.
+    /// Wakes the task when the gate turns, and for a look whether the client has left.
     look: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
@@ -184,11 +183,6 @@ impl ClientSide {
         self.outbox.put(&self.socket, messages);
     }
 
-    /// Drops the rest of a message that was partly sent.
-    pub(super) const fn discard_rest(&mut self, rest: usize) {
-        self.discard += rest;
-    }
-
     /// Drops the message at the front, which was answered.
     pub(super) fn discard_front(&mut self) {
         if let Ok(Some(header)) = header::parse(&self.kept, frontend::body_max) {
@@ -215,7 +209,8 @@ impl Relay {
         if self.client.socket.is_awaited(cx) {
             self.await_client(cx).map(Ok)
         } else if self.is_to_part() {
-            Ok(Ok(self.look_for_client(cx)))
+            self.look_later(cx);
+            Ok(Ok(Side::Unasked))
         } else {
             self.read_client(cx)
         }
@@ -232,17 +227,21 @@ impl Relay {
             && !self.client.socket.is_closed_by_peer()
     }
 
-    /// Wakes the task for a look whether the client has left. The server's replies wake it, too.
+    /// Wakes the task when the gate turns, and for a look whether the client has left. The server's replies wake it,
+    /// too.
     #[cold]
-    fn look_for_client(&mut self, cx: &mut Context<'_>) -> Side {
-        let timers = &self.client.worker.shared.timers;
-        let new = || Box::pin(timers.sleep(pause::LOOK_EVERY)) as Pin<Box<dyn Future<Output = ()>>>;
-        let look = self.client.look.get_or_insert_with(new);
+    fn look_later(&mut self, cx: &mut Context<'_>) {
+        let worker = &self.client.worker;
+        let look = self.client.look.get_or_insert_with(|| {
+            let (worker, timers) = (Rc::clone(worker), worker.shared.timers.clone());
+            Box::pin(async move {
+                let _ = timers.timeout(pause::LOOK_EVERY, worker.gate.turns()).await;
+            })
+        });
         if look.as_mut().poll(cx).is_ready() {
             self.client.look = None;
             cx.waker().wake_by_ref();
         }
-        Side::Unasked
     }
 
     /// Holds the client up. If it leaves meanwhile, nothing of what it has sent begins.
@@ -252,19 +251,7 @@ impl Relay {
             return Err(End::ClientLeft);
         }
         self.client.collecting.restart();
-        let (worker, timers) = (
-            Rc::clone(&self.client.worker),
-            self.client.worker.shared.timers.clone(),
-        );
-        let mut look = Box::pin(async move {
-            let opens = worker.gate.is_open();
-            let _ = timers.timeout(pause::LOOK_EVERY, opens).await;
-        });
-        // If it ends at once, whatever has shut the gate wakes the task.
-        self.client.look = match look.as_mut().poll(cx) {
-            Poll::Pending => Some(look),
-            Poll::Ready(()) => None,
-        };
+        self.look_later(cx);
         Ok(Side::Drained)
     }
 
@@ -334,7 +321,10 @@ impl Relay {
             }
             match action {
                 Action::Forward(permit) => {
-                    self.admit(permit, header);
+                    self.client.collecting.done();
+                    let tally = &self.client.worker.tally;
+                    tally.forwarded(header.tag, permit.basis());
+                    self.server.upstream.admit(permit);
                     at += header.frame_len().min(rest.len());
                 }
                 Action::Discard => {
@@ -369,16 +359,6 @@ impl Relay {
         let dropped = self.client.discard.min(bytes.len());
         self.client.discard -= dropped;
         dropped
-    }
-
-    #[inline]
-    fn admit(&mut self, permit: Permit, header: Header) {
-        self.client.collecting.done();
-        self.client
-            .worker
-            .tally
-            .forwarded(header.tag, permit.basis());
-        self.server.upstream.admit(permit);
     }
 
     /// Has the session decide the message at the front of `bytes`. If it must arrive whole, it is waited for if there

@@ -177,12 +177,6 @@ impl Relay {
         Err(self.ended(ending))
     }
 
-    /// A stopping proxy lets every session finish its transaction, and then ends it. PostgreSQL's smart shutdown
-    /// would wait for the session.
-    pub(super) fn is_to_stop(&self) -> bool {
-        self.client.worker.stopping.get() && self.session.is_idle()
-    }
-
     /// Ends the session without waiting for what is in flight. KILL is for a client that does not read, or a
     /// statement that does not end; after a lost lease another client, or another proxy, may lead soon.
     fn end_for(&mut self, cause: Cause) -> End {

@@ -113,7 +113,7 @@ impl Relay {
             let (client_addr, user) = (client.label.client_addr, &client.label.user);
             tracing::debug!(%client_addr, user, %end, "server connection lost");
             seat.lose();
-            client.discard_rest(server.upstream.rest());
+            client.discard += server.upstream.rest();
             let (half, answer) = session.lose_server();
             client.put_own(&answer);
             half
