@@ -159,3 +159,13 @@ pub const fn ends_transaction(control: &Control) -> bool {
         Control::Commit { .. } | Control::Rollback { .. } | Control::PrepareTransaction
     )
 }
+
+/// Effect of a statement that ends a failed transaction: its COMMIT is a ROLLBACK.
+/// <https://www.postgresql.org/docs/current/sql-commit.html>
+pub const fn end_of_failed(control: &Control) -> Option<Control> {
+    match control {
+        Control::Commit { chain } => Some(Control::Rollback { chain: *chain }),
+        Control::PrepareTransaction => Some(Control::Rollback { chain: Chain::No }),
+        _ => None,
+    }
+}

@@ -24,11 +24,11 @@ use pgpalisade_wire as wire;
 pub use decision::{
     Admitted, Basis, CopyIn, Decision, Leave, Permit, Pipeline, Plan, Situation, Unmet,
 };
-pub use guard::{Guard, TransactionAccess, Unguarded, ends_transaction};
+pub use guard::{Guard, TransactionAccess, Unguarded, end_of_failed, ends_transaction};
 pub use held_tokens::{GrantMode, HeldToken, HeldTokens, Identified, Purpose, Terms, TokenStatus};
 pub use pgpalisade_authority::{TokenValue, TokenValueError};
 pub use prepared::{Classified, Name, NameSpace, PreparedNames, PreparedText};
 pub use replication_permit::ReplicationPermit;
 pub use rules::{Fence, SessionFence};
 pub use source::{Described, Source};
-pub use state::{ServerText, SessionState, Taken, end_of_failed};
+pub use state::{ServerText, SessionState, Taken};

@@ -13,33 +13,11 @@ use std::sync::Arc;
 use pgpalisade_authority::{Mark, Scope};
 use pgpalisade_policies::{Chain, Control, FencingVariable, Lifetime};
 
+pub use snapshots::ServerText;
 use snapshots::{Declared, Scoped, Setting, Tokens, Transaction};
 
 use crate::wire::backend::TransactionStatus;
 use crate::{HeldToken, HeldTokens, SessionFence, TokenValue, TokenValueError};
-
-/// Text that the server has for a value of `fencing.token`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ServerText {
-    /// The tokens.
-    #[default]
-    Tokens,
-    /// Something else: a take, which only the proxy understands, or nothing, because another client had the server
-    /// connection.
-    Other,
-}
-
-impl ServerText {
-    /// Text of a value as a client declares it.
-    #[must_use]
-    pub fn of(value: &TokenValue) -> Self {
-        if value.takes() {
-            Self::Other
-        } else {
-            Self::Tokens
-        }
-    }
-}
 
 /// Tokens that a take has obtained, if any.
 pub type Taken = Option<Arc<HeldTokens>>;
@@ -417,16 +395,6 @@ const fn status_after(chain: Chain) -> TransactionStatus {
     match chain {
         Chain::Yes => TransactionStatus::InTransaction,
         Chain::No => TransactionStatus::Idle,
-    }
-}
-
-/// Effect of a statement that ends a failed transaction: its COMMIT is a ROLLBACK.
-/// <https://www.postgresql.org/docs/current/sql-commit.html>
-pub const fn end_of_failed(control: &Control) -> Option<Control> {
-    match control {
-        Control::Commit { chain } => Some(Control::Rollback { chain: *chain }),
-        Control::PrepareTransaction => Some(Control::Rollback { chain: Chain::No }),
-        _ => None,
     }
 }
 

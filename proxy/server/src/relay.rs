@@ -4,6 +4,7 @@
 //! [`prepare`] does what must happen before a message can be sent. Nothing here blocks, so a client that does not
 //! read or send holds up no other.
 
+mod client_messages;
 mod client_side;
 mod end;
 mod parked;

@@ -2,16 +2,14 @@
 
 use std::sync::Arc;
 
-use pgpalisade_policies::{Access, Chain, Control, Statement, WriteReason};
+use pgpalisade_policies::{Chain, Control, Statement, WriteReason};
 
 use super::action::Disposition;
 use super::endings::{Ending, TERMINATED};
-use super::greeting::is_of_guard;
 use super::in_flight::{InFlight, Origin, Request};
 use super::ledger::ReplyRoute;
 use super::lending::Tenancy;
 use super::name_change::NameChange;
-use super::read_only::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, WriteAccess, value};
 use super::settings::Settings;
 use super::unserved::Block;
 use super::{ReadWriteRequest, Session};
@@ -20,7 +18,7 @@ use crate::rejection::Enforcement;
 use crate::rejection::Rejection;
 use crate::wire::WireError;
 use crate::wire::backend::{self, TransactionStatus, first_column, tag};
-use crate::wire::encode::{self, ParameterStatus, Severity};
+use crate::wire::encode::{self, Severity};
 
 /// The command tag of a SELECT that returned no row.
 const NO_ROW: &[u8] = b"SELECT 0";
@@ -83,7 +81,7 @@ impl Session {
 
     /// Whether the next reply answers the proxy.
     #[inline]
-    fn is_own_reply(&self) -> bool {
+    pub(super) fn is_own_reply(&self) -> bool {
         let front = self.server.ledger.front();
         front.is_some_and(|front| front.origin != Origin::Client)
     }
@@ -92,22 +90,6 @@ impl Session {
     #[inline]
     fn is_answer(&self) -> bool {
         self.server.read_only.is_asking() && self.is_own_reply()
-    }
-
-    /// Replaces a row with an access mode if the client must see another value. Returns whether it did.
-    fn hides_access(&mut self, row: &[u8]) -> bool {
-        let Some(show) = self.server.ledger.shown_access() else {
-            return false;
-        };
-        let guard = &self.server.read_only;
-        let shown = first_column(row)
-            .and_then(read_only::parse)
-            .and_then(|server| guard.shown_for(show, server, self.client.told_access));
-        if let Some(shown) = shown {
-            let row = encode::data_row([Some(value(shown))]);
-            encode::put(&mut self.output.to_client, &row);
-        }
-        shown.is_some()
     }
 
     // Inlined as the loop is: each has one caller, in two copies.
@@ -349,67 +331,6 @@ impl Session {
             sync.origin = Origin::Client;
         }
         self.record(rejection, Enforcement::Refused, None);
-    }
-
-    fn on_parameter_status(&mut self, body: &[u8]) -> Disposition {
-        let Some((name, reported)) = backend::parameter_status(body) else {
-            return Disposition::Relay;
-        };
-        self.server.text_settings.on_report(name, reported);
-        let is_told = is_of_guard(name);
-        let is_resetting = self.is_resetting();
-        if is_resetting && !is_told {
-            return self.on_reset_reported(name, body);
-        }
-        if !is_told && self.is_lent() {
-            self.on_setting_reported(name, body);
-        }
-        if name == IN_HOT_STANDBY.as_bytes() {
-            self.server.read_only.on_standby_report(reported);
-        }
-        if name != DEFAULT_READ_ONLY.as_bytes() {
-            return Disposition::Relay;
-        }
-        // Any value but a clear "on" leaves the guard in doubt, so it is set again.
-        let reported = read_only::parse(reported).unwrap_or(Access::ReadWrite);
-        // The client may have known another value than the one that the proxy has changed.
-        let access = if self.is_own_reply() {
-            WriteAccess::MayNotWrite
-        } else {
-            self.write_access()
-        };
-        if self.server.read_only.on_report(reported, access) {
-            self.client.told_access = Some(reported);
-            Disposition::Relay
-        } else {
-            Disposition::Drop
-        }
-    }
-
-    /// Notes a report of the proxy's own statements. This client has never known what another has changed.
-    fn on_reset_reported(&mut self, name: &[u8], body: &[u8]) -> Disposition {
-        let server = &mut self.server;
-        if server.applied.is_some() {
-            server.reported.note_applied(body);
-            return Disposition::Drop;
-        }
-        if !server.reported.note_reset(name, body) {
-            return Disposition::Drop;
-        }
-        self.client.told = Arc::clone(server.greeting());
-        Disposition::Relay
-    }
-
-    /// Reports the default access mode to the client, if it may know it and does not yet.
-    #[cold]
-    fn tell_default_access(&mut self) {
-        let access = self.write_access();
-        if let Some(told) = self.server.read_only.tell(access, self.client.told_access) {
-            self.client.told_access = Some(told);
-            let out = &mut self.output.to_client;
-            let status = ParameterStatus::new(DEFAULT_READ_ONLY.into(), value(told).into());
-            encode::put(out, &status);
-        }
     }
 }
 

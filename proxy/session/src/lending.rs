@@ -9,18 +9,17 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 
-use pgpalisade_authority::{Claim, Scope};
-use pgpalisade_policies::{Access, Analysis, Control, Leftover, Lifetime};
+use pgpalisade_authority::Claim;
+use pgpalisade_policies::{Analysis, Control, Leftover, Lifetime};
 
 use super::action::{Action, Prerequisite, Refused, Waiting};
 use super::greeting::Greeting;
 use super::in_flight::{Origin, Request};
 use super::names::Names;
-use super::settings::{Settings, Texts};
+use super::settings::Texts;
 use super::tokens::TokenRequest;
-use super::unserved::{Block, NextReply};
 use super::{ClientHalf, Identity, Output, ServerHalf, Session, injected, lookup, text_settings};
-use crate::fence::{HeldTokens, Name, Pipeline, ServerText, SessionFence, SessionState};
+use crate::fence::{HeldTokens, Name, ServerText, SessionFence};
 use crate::rejection::Rejection;
 use crate::wire::frontend::FrontendTag;
 
@@ -34,48 +33,6 @@ pub(super) enum Tenancy {
     ForLife,
     /// For some transactions, and as long as something of the client is left in it.
     Lent(Option<Leftover>),
-}
-
-impl ClientHalf {
-    /// A client after its login.
-    #[must_use]
-    pub fn begin(fence: SessionFence, scope: Option<Scope>, told_access: Option<Access>) -> Self {
-        Self {
-            fence,
-            state: SessionState::new(scope),
-            pipeline: Pipeline::Closed,
-            settles: false,
-            observed_end: None,
-            told_access,
-            statements: None,
-            block: Block::None,
-            next_reply: NextReply::OfServer,
-            settings: Settings::NONE,
-            told: Arc::default(),
-        }
-    }
-
-    /// A client that shares server connections, after its login.
-    #[must_use]
-    pub fn shared(fence: SessionFence, scope: Option<Scope>, told: Arc<Greeting>) -> Self {
-        let told_access = told.initial.reported.default_access();
-        Self {
-            told,
-            ..Self::begin(fence, scope, told_access)
-        }
-    }
-
-    /// Settings that a server connection needs for it.
-    #[must_use]
-    pub const fn settings(&self) -> Option<&Arc<Texts>> {
-        self.settings.kept.as_ref()
-    }
-
-    /// Tokens to declare for the next server connection, unless they were accepted for it.
-    #[must_use]
-    pub const fn tokens(&self) -> Option<&Arc<HeldTokens>> {
-        self.state.undeclared()
-    }
 }
 
 impl ServerHalf {
@@ -243,16 +200,6 @@ impl Session {
         let mut session = Self::join(client, server);
         session.tell_news();
         session
-    }
-
-    /// Tells the client what differs from what it knows of its last server connection.
-    fn tell_news(&mut self) {
-        let (client, greeting) = (&mut self.client, self.server.greeting());
-        if !Arc::ptr_eq(greeting, &client.told) {
-            let is_own = |name: &[u8]| client.settings.has_own(name);
-            greeting.put_news(&client.told, is_own, &mut self.output.to_client);
-            client.told = Arc::clone(greeting);
-        }
     }
 
     /// Whether the server connection is being reset.

@@ -34,6 +34,7 @@ pub mod names;
 mod parse_again;
 pub mod read_only;
 mod refusing;
+mod reported;
 pub mod settings;
 mod shown;
 mod statements;

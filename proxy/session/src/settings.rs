@@ -67,7 +67,7 @@ impl Settings {
     }
 
     /// Whether a change of it is on its way.
-    fn awaits(&self, reported: &[u8]) -> bool {
+    pub(super) fn awaits(&self, reported: &[u8]) -> bool {
         let is_it = |name: &str| name == ALL || name.as_bytes().eq_ignore_ascii_case(reported);
         self.pending.iter().any(|(name, _)| is_it(name))
     }
@@ -189,27 +189,6 @@ impl Session {
         } else if settings.names().last().is_some_and(|last| last != ALL) {
             settings.pending.push((ALL.into(), None));
             server.on_assignment(ALL);
-        }
-    }
-
-    /// Notes a report of a setting. Its client must not find another value in its next connection.
-    pub(super) fn on_setting_reported(&mut self, name: &[u8], body: &[u8]) {
-        if !self.client.settings.awaits(name) {
-            self.server.has_run_more_than_reads = true;
-            if decides_meaning(&String::from_utf8_lossy(name).to_ascii_lowercase()) {
-                self.server.text_settings.on_change();
-                self.keep_parses_in_flight();
-            }
-        }
-        self.server.reported.note(name, body);
-    }
-
-    /// Notes the end of a transaction. What SET LOCAL has set, or a rollback undoes, was reported again by now.
-    /// Anything else keeps the connection, unless the client takes it along.
-    #[inline]
-    pub(super) fn settle_reported(&mut self) {
-        if self.server.reported.settle() {
-            self.server.keep(Leftover::Setting);
         }
     }
 }

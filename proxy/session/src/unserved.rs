@@ -1,8 +1,15 @@
 //! A client without a server connection, and what it is told without one.
 
-use bytes::BytesMut;
+use std::sync::Arc;
 
+use bytes::BytesMut;
+use pgpalisade_authority::Scope;
+use pgpalisade_policies::Access;
+
+use super::greeting::Greeting;
+use super::settings::{Settings, Texts};
 use super::{Activity, ClientHalf};
+use crate::fence::{HeldTokens, Pipeline, SessionFence, SessionState};
 use crate::wire::backend::TransactionStatus;
 use crate::wire::encode::{self, ReadyForQuery};
 use crate::wire::frontend::FrontendTag;
@@ -40,6 +47,46 @@ pub enum Needs {
 }
 
 impl ClientHalf {
+    /// A client after its login.
+    #[must_use]
+    pub fn begin(fence: SessionFence, scope: Option<Scope>, told_access: Option<Access>) -> Self {
+        Self {
+            fence,
+            state: SessionState::new(scope),
+            pipeline: Pipeline::Closed,
+            settles: false,
+            observed_end: None,
+            told_access,
+            statements: None,
+            block: Block::None,
+            next_reply: NextReply::OfServer,
+            settings: Settings::NONE,
+            told: Arc::default(),
+        }
+    }
+
+    /// A client that shares server connections, after its login.
+    #[must_use]
+    pub fn shared(fence: SessionFence, scope: Option<Scope>, told: Arc<Greeting>) -> Self {
+        let told_access = told.initial.reported.default_access();
+        Self {
+            told,
+            ..Self::begin(fence, scope, told_access)
+        }
+    }
+
+    /// Settings that a server connection needs for it.
+    #[must_use]
+    pub const fn settings(&self) -> Option<&Arc<Texts>> {
+        self.settings.kept.as_ref()
+    }
+
+    /// Tokens to declare for the next server connection, unless they were accepted for it.
+    #[must_use]
+    pub const fn tokens(&self) -> Option<&Arc<HeldTokens>> {
+        self.state.undeclared()
+    }
+
     /// Activity of the client between two server connections.
     #[must_use]
     pub const fn activity(&self) -> Activity {

@@ -1,28 +1,26 @@
 //! Plan for a whole text: admit it, refuse it, or declare a token first.
 
+mod named;
+
 use std::borrow::Cow;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
-use pgpalisade_policies::{
-    Analysis, Control, Effects, FencingVariable, Lifetime, Mistake, Statement,
-};
+use pgpalisade_policies::{Analysis, Control, Effects, FencingVariable, Lifetime, Statement};
 
 use super::needs::Unmet;
 use super::permit::{Admitted, Basis, Grounds, Leave};
 use super::situation::{Pipeline, Situation};
-use crate::guard::{Guard, Unguarded, ends_transaction};
-use crate::prepared::{Name, PreparedText};
+use crate::guard::{Guard, Unguarded, end_of_failed, ends_transaction};
+use crate::prepared::Name;
 use crate::rejection::{Rejection, WhyWrite};
-use crate::state::{ServerText, SessionState, end_of_failed};
-use crate::text_names::{InText, TextNames};
+use crate::state::{ServerText, SessionState};
+use crate::text_names::TextNames;
 use crate::wire::backend::TransactionStatus;
 use crate::wire::header::Header;
 use crate::{HeldTokens, SessionFence};
-
-/// Levels of EXECUTE in an EXECUTE that are followed.
-const DEPTH_MAX: u8 = 4;
+use named::DEPTH_MAX;
 
 /// Effects on the session of a text that may pass.
 #[derive(Debug)]
@@ -236,78 +234,6 @@ impl<'a> Walk<'a> {
             }
         }
         Ok(())
-    }
-
-    fn check_execute(&mut self, name: Name<'_>, depth: u8) -> Result<(), Unmet> {
-        match self.in_text.find(name) {
-            InText::Effects(effects) => self.check(effects, None),
-            InText::Unknown => self.check(&Effects::unknown(None), None),
-            InText::Nothing => {
-                let meaning = self.find(name).unwrap_or(&PreparedText::Unknown);
-                let verdict = meaning.verdict();
-                let changes = verdict.is_some_and(|verdict| {
-                    verdict.any_control(|control| {
-                        control.changes_statements() || matches!(control, Control::Execute { .. })
-                    })
-                });
-                self.plan.changes_names |= changes;
-                self.check_meaning(meaning, depth)
-            }
-        }
-    }
-
-    /// What a name stands for, if it is known.
-    fn find(&self, name: Name<'_>) -> Option<&'a PreparedText> {
-        match self.situation.names {
-            Some(names) => names.find(name),
-            None => Some(&PreparedText::MaySteer),
-        }
-    }
-
-    /// Checks what EXECUTE or FETCH runs. It may change data as the session may, but not the session: that is noticed
-    /// only in protocol messages and in statements of their own.
-    fn check_meaning(&mut self, meaning: &'a PreparedText, depth: u8) -> Result<(), Unmet> {
-        let Some(verdict) = meaning.verdict() else {
-            self.check(&meaning.effects(), None)?;
-            return match meaning {
-                PreparedText::MaySteer => self.refuse(Rejection::changes_by_name()),
-                _ => Ok(()),
-            };
-        };
-        for statement in &verdict.statements {
-            self.check(&statement.effects, None)?;
-            if statement.is_unread() {
-                return self.refuse(Rejection::changes_by_name());
-            }
-            for control in &statement.controls {
-                self.check_named_control(control, depth)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn check_named_control(&mut self, control: &'a Control, depth: u8) -> Result<(), Unmet> {
-        match control {
-            Control::SetFencing { variable, .. } => {
-                self.refuse(Rejection::mistake(&Mistake::DoesNotDeclare(*variable)))
-            }
-            Control::Mistake(mistake) => self.refuse(Rejection::mistake(mistake)),
-            Control::ShowFencing(_) | Control::ShowAccess(_) => Ok(()),
-            // The portal that it runs is not looked up.
-            Control::Fetch { .. } => self.check(&Effects::unknown(None), None),
-            Control::Execute { name } if depth > 0 => {
-                self.check_execute(Name::statement(name.as_bytes()), depth - 1)
-            }
-            // It also resets the session.
-            Control::DiscardAll => self.refuse(Rejection::changes_by_name()),
-            // Names are not followed here. A session that holds all tokens does not need them, and later they count
-            // as unknown.
-            control if control.changes_statements() && self.fence.holds_all(self.state.token()) => {
-                self.in_text.forget();
-                Ok(())
-            }
-            _ => self.refuse(Rejection::changes_by_name()),
-        }
     }
 
     fn check(&mut self, effects: &Effects, why: Option<WhyWrite<'_>>) -> Result<(), Unmet> {

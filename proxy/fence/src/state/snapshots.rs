@@ -7,8 +7,30 @@ use std::sync::Arc;
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::Lifetime;
 
-use super::ServerText;
 use crate::{HeldTokens, TokenValue};
+
+/// Text that the server has for a value of `fencing.token`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ServerText {
+    /// The tokens.
+    #[default]
+    Tokens,
+    /// Something else: a take, which only the proxy understands, or nothing, because another client had the server
+    /// connection.
+    Other,
+}
+
+impl ServerText {
+    /// Text of a value as a client declares it.
+    #[must_use]
+    pub fn of(value: &TokenValue) -> Self {
+        if value.takes() {
+            Self::Other
+        } else {
+            Self::Tokens
+        }
+    }
+}
 
 /// Number of savepoints that are kept. A text of several statements copies them, and searches them for a name.
 pub(super) const SAVEPOINTS_MAX: usize = 64;

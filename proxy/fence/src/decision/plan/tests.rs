@@ -8,7 +8,7 @@ use crate::mark_cache::MarkCache;
 use crate::rejection::RejectionKind;
 use crate::{
     Admitted, Basis, Classified, CopyIn, Decision, Fence, GrantMode, HeldToken, NameSpace, Permit,
-    PreparedNames, SCOPES_MAX, TokenValue,
+    PreparedNames, PreparedText, SCOPES_MAX, TokenValue,
 };
 
 use RejectionKind::{NoToken, StaleToken};
