@@ -35,7 +35,7 @@ pub(crate) enum Constant {
     Text,
 }
 
-/// Whether every text with the same [`parts`] has the same analysis.
+/// Whether every text with the same [`constants`] has the same analysis.
 ///
 /// Texts too long to be parsed on the thread of their session have no form. Shorter ones are never refused for their
 /// number of tokens, whatever their strings contain.
@@ -112,7 +112,7 @@ fn begins_as_query(text: &[u8]) -> bool {
         })
 }
 
-/// Whether these three bytes may make PostgreSQL read the text differently from [`parts`], or make a value matter.
+/// Whether these three bytes may make PostgreSQL read the text differently from [`constants`], or make a value matter.
 #[inline]
 const fn is_doubtful(a: u8, b: u8, c: u8) -> bool {
     let plain = ((a >= b' ') & (a < 0x7f)) | (a == b'\n') | (a == b'\t') | (a == b'\r');
