@@ -32,28 +32,28 @@ guards! {
     /// The login is part of the key.
     LoginTold: OTHER_LOGIN, 0;
     /// The tokens are.
-    TokensTold: OTHER_ACCESS, 0;
+    TokensTold: OTHER_ACCESS, 2;
     /// A login says that PostgreSQL is to decide.
-    NewTold: USED, 0;
+    NewTold: USED, 1;
     /// A session says what it has registered.
     RegistrationTold: OTHER_ACCESS, 2;
     /// A session closes a backend whose registration ended unclear.
-    UnclearClosed: UNCLEAR, 1;
+    UnclearClosed: UNCLEAR, 2;
     // Lending
     /// A client begins with a reset if it is told so.
     ResetFirst: LEAK, 0;
     /// A reset that was ordered is answered before the next client has the backend.
-    ResetAwaited: LEAK, 4;
+    ResetAwaited: LEAK, 2;
     /// The driver says that something may be left.
     ResidueTold: LEAK, 0;
     /// Backends reset once their client has left.
     LeftTold: LINGERS, 7;
     /// Waiters that left are forgotten.
-    WaiterLeftTold: NOT_WAITING, 0;
+    WaiterLeftTold: NOT_WAITING, 2;
     /// Ended backends are forgotten.
     EndedTold: DEAD, 2;
     /// Events of a backend that is gone change nothing.
-    NumbersNew: TWO_OWNERS, 0;
+    NumbersNew: TWO_OWNERS, 1;
     // Limits
     BudgetAsked: OVER_BUDGET, 0;
     LoginLimit: OVER_LOGIN, 1;
@@ -61,9 +61,9 @@ guards! {
     /// Idle backends stay for clients with tokens.
     Leaders: RESERVE, 2;
     /// A pause follows a failed opening.
-    FailureTold: HAMMERS, 1;
+    FailureTold: HAMMERS, 0;
     /// Time passes.
     TickTold: ENDLESS, 8;
     /// A long wait makes way.
-    Patience: STARVED, 712;
+    Patience: STARVED, 39;
 }
