@@ -1,6 +1,7 @@
 //! The proxy as a whole: authority, takeovers, workers, listeners, and their orderly end.
 
 use std::io;
+use std::iter::zip;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -132,8 +133,7 @@ pub(crate) async fn serve(
     let console = console.and_then(|_| equipment.listeners.pop());
     let open = |listener| OpenConsole::open(listener, equipment.users, signals.orders, facts);
     let console = console.map(open);
-    let listeners = equipment.listeners.into_iter().zip(grants);
-    let accepting = server.accept(listeners.collect());
+    let accepting = server.accept(zip(equipment.listeners, grants).collect());
     let _ = ready.send(accepting.addresses()); // The receiver may be gone.
     // Last, because the predecessor may still have the address.
     let http = start_http(config.http.as_ref(), equipment.http, served, &closing).await;

@@ -347,12 +347,12 @@ fn what_the_search_path_makes_temporary_keeps_the_connection() {
 /// The value of a setting that the client believes in after these messages.
 fn told(messages: &[Message], name: &str) -> Option<String> {
     let reports = messages.iter().filter(|message| message.tag == b'S');
-    let values = reports.filter_map(|report| {
+    let mut values = reports.filter_map(|report| {
         let text = String::from_utf8_lossy(&report.body).into_owned();
         let (of, value) = text.split_once('\0')?;
         (of == name).then(|| value.trim_end_matches('\0').to_owned())
     });
-    values.last()
+    values.next_back()
 }
 
 /// As PostgreSQL tells when it rolls back.
