@@ -11,7 +11,7 @@ use dashmap::DashMap;
 use parking_lot::Mutex;
 use pgpalisade_fence::HeldTokens;
 use pgpalisade_logins::{ClientAddr, SessionLabel};
-use pgpalisade_policies::{Leftover, PoolMode};
+use pgpalisade_policies::{Leftover, Mode, PoolMode};
 use pgpalisade_session::Activity;
 use strum::{FromRepr, IntoStaticStr, VariantArray};
 
@@ -241,13 +241,13 @@ impl ClientEntry {
 
     /// Makes the connection part of the term, until its sockets are closed. `None`: this proxy does not lead, and the
     /// connection is closed once it does.
-    pub(crate) fn join(&self, leadership: &Leadership) -> Option<Arc<Term>> {
+    pub(crate) fn join(&self, leadership: &Leadership, mode: Mode) -> Option<Arc<Term>> {
         let joined = leadership.term().filter(|term| {
             let is_first = self.term.set(Arc::clone(term)).is_ok();
             is_first && term.add(self.id, Arc::clone(&self.end))
         });
         if joined.is_none() {
-            leadership.add_without_token(self.id, Arc::clone(&self.end));
+            leadership.add_without_token(self.id, Arc::clone(&self.end), mode);
         }
         joined
     }

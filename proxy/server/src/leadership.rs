@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use pgpalisade_authority::{Election, Scope, Token};
 use pgpalisade_fence::TokenValue;
 use pgpalisade_fence::mark_cache::CachedMark;
-use pgpalisade_policies::PoolMode;
+use pgpalisade_policies::{Mode, PoolMode};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -75,11 +75,11 @@ impl Leadership {
         term.filter(|term| term.is_current())
     }
 
-    /// Adds a connection that gets no token. It is closed once this proxy leads.
-    pub(crate) fn add_without_token(&self, id: u64, connection: Arc<ForcedEnd>) {
+    /// Adds a connection that gets no token. It is closed once this proxy leads, and the mode says so.
+    pub(crate) fn add_without_token(&self, id: u64, connection: Arc<ForcedEnd>, mode: Mode) {
         self.without.lock().insert(id, Arc::clone(&connection));
         // A term may have begun since the connection has looked.
-        if self.term().is_some() {
+        if mode == Mode::Enforce && self.term().is_some() {
             connection.order(Cause::LeadGained);
         }
     }
@@ -251,9 +251,10 @@ mod tests {
     fn the_end_of_a_term_waits_for_its_connections() {
         let (leadership, term, _marks) = leading();
         let table = ClientTable::default();
-        let [first, second, third] = [ClientAddr::Local; 3].map(|addr| table.enter(addr, None));
-        assert!(first.entry().join(&leadership).is_some());
-        assert!(second.entry().join(&leadership).is_some());
+        let clients = [ClientAddr::Local; 4].map(|addr| table.enter(addr, None));
+        let [first, second, third, observed] = clients;
+        assert!(first.entry().join(&leadership, Mode::Enforce).is_some());
+        assert!(second.entry().join(&leadership, Mode::Enforce).is_some());
         let mut cx = Context::from_waker(Waker::noop());
         let mut ending = pin!(term.end(Loss::Lease));
         assert_eq!(ending.as_mut().poll(&mut cx), Poll::Pending);
@@ -263,8 +264,10 @@ mod tests {
             [ended; 2]
         );
         // One that comes now gets no token, though the term is not yet taken away: it is to connect again.
-        assert!(third.entry().join(&leadership).is_none());
+        assert!(third.entry().join(&leadership, Mode::Enforce).is_none());
         assert_eq!(third.entry().end.cause(), Some(Cause::LeadGained));
+        let joined = observed.entry().join(&leadership, Mode::Observe);
+        assert!(joined.is_none() && observed.entry().end.cause().is_none());
         drop(first);
         assert_eq!(ending.as_mut().poll(&mut cx), Poll::Pending);
         drop(second);
@@ -276,6 +279,9 @@ mod tests {
         let (leadership, term, marks) = leading();
         let listed = ClientTable::default().enter(ClientAddr::Local, None);
         marks.note(&term.scope, &Mark::new(token(8), 2, "them".to_owned()));
-        assert!(leadership.term().is_none() && listed.entry().join(&leadership).is_none());
+        assert!(
+            leadership.term().is_none()
+                && listed.entry().join(&leadership, Mode::Enforce).is_none()
+        );
     }
 }

@@ -102,8 +102,9 @@ impl<'a> LoginContext<'a> {
             self.unless_observed::<()>(Err(Box::new(Rejection::tokens_are_given())))?;
         }
         let scope = grant.leadership.scope();
-        let Some(term) = self.listed.join(&grant.leadership) else {
-            return match (grant.without, self.fence.mode(Some(scope))) {
+        let mode = self.fence.mode(Some(scope));
+        let Some(term) = self.listed.join(&grant.leadership, mode) else {
+            return match (grant.without, mode) {
                 (Without::Refuse, Mode::Enforce) => Err(LoginError::NotLeading(scope.clone())),
                 _ => Ok(None),
             };
