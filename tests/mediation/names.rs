@@ -107,6 +107,44 @@ Bare, Neighbour, grouped
     check(Worth::Writes, all);
 }
 
+/// Found by reading: neither PREPARE nor DEALLOCATE is undone by the failed commit that answers it.
+#[test]
+fn c5_a_name_that_is_made_anew_by_a_failure() {
+    let all = conversations(
+        "
+Bare, Neighbour, grouped
+    {hold} = DECLARE c CURSOR WITH HOLD FOR SELECT 1/(random()*0)::int
+    {gone} & {payload} = DEALLOCATE z & {p1} | DEALLOCATE ALL & {p2} | DEALLOCATE z & {p3}
+    PREPARE z AS SELECT 1 | Parse z SELECT 1 ;; Sync
+    {hold}; {gone}
+    {hold}; PREPARE z AS {payload}
+    - | RESET default_transaction_read_only; COMMIT; BEGIN
+    EXECUTE z | Bind . z ;; Execute . ;; Sync
+    COMMIT
+",
+    );
+    check(Worth::NotAsked, all);
+}
+
+/// Found by reading: what a name stood for runs no function, but a function has made it another.
+#[test]
+fn c5_a_name_that_a_function_makes_anew() {
+    let all = conversations(
+        "
+Bare, Elsewhere, grouped
+    {lift} = RESET default_transaction_read_only | SELECT sets('default_transaction_read_only', 'off')
+    Parse z SELECT 1 | Parse z BEGIN
+    Sync
+    {anew} = SELECT runs('DEALLOCATE z') + runs('PREPARE z AS SELECT w()')
+    {anew} | -
+    Parse a {anew} ;; Parse r {lift} ;; Parse c COMMIT ;; Sync
+    Bind . a ;; Execute . | -
+    Bind . r ;; Execute . ;; Bind . c ;; Execute . ;; Bind . z ;; Execute . ;; Sync
+",
+    );
+    check(Worth::NotAsked, all);
+}
+
 /// Statements that clear the token, or change it to the next.
 const STEERING: &str = "SET fencing.token = '' | SELECT set_config('fencing.token', '', false) \
     | SET fencing.token = '@1' | RESET ALL | DISCARD ALL | ROLLBACK";

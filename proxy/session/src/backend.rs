@@ -120,6 +120,7 @@ impl Session {
 
     #[inline(always)]
     fn on_ready(&mut self, body: &[u8]) -> Disposition {
+        self.on_own_query_ready();
         let server = &mut self.server;
         let of_client = server.ledger.front();
         let of_client = of_client.filter(|front| front.origin == Origin::Client);
@@ -269,6 +270,7 @@ impl Session {
         if sqlstate == b"0A000" {
             self.server.names.distrust_others();
         }
+        self.doubt_names();
         let front = self.server.ledger.front();
         if front.is_some_and(InFlight::is_unknown_syntax) && !is_refused_by_grammar(body) {
             self.server.note_unknown_syntax();
@@ -309,6 +311,26 @@ impl Session {
             ReplyRoute::Swallow => {
                 let message = backend::error_field(body, b'M').unwrap_or_default();
                 self.end_for_own_statement(message).into()
+            }
+        }
+    }
+
+    /// Notes that an error answers a statement, and perhaps only the commit after it.
+    fn doubt_names(&mut self) {
+        let front = self.server.ledger.front().and_then(InFlight::position);
+        let Some((verdict, at)) = front.filter(|(verdict, _)| verdict.has_controls()) else {
+            return;
+        };
+        let verdict = Arc::clone(verdict);
+        let statement = verdict.statements.get(at);
+        let names = &mut self.server.names;
+        for control in statement.map_or(&[][..], |statement| &statement.controls) {
+            match control {
+                Control::Prepare { name, .. } | Control::Deallocate { name } => {
+                    names.doubt_named(name);
+                }
+                control if control.changes_statements() => names.forget_statements(),
+                _ => {}
             }
         }
     }

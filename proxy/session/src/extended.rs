@@ -96,11 +96,12 @@ impl Session {
         let Some((portal, statement)) = frontend::bind(frame.body) else {
             return self.long_name(FrontendTag::Bind, frame);
         };
-        let meaning = match self.find_statement(Name::statement(statement)) {
+        let name = Name::statement(statement);
+        let meaning = match self.find_statement(name) {
             Ok(meaning) => meaning,
             Err(action) => return action,
         };
-        match self.before_bind(&meaning, frame.body) {
+        match self.before_bind(name, &meaning, frame.body) {
             Ok(leave) => {
                 let change = NameChange::set(Name::portal(portal), meaning);
                 self.pipelined(frame.header, Request::Bind, change, leave)
@@ -161,8 +162,9 @@ impl Session {
     fn before_target(&mut self, target: Target<'_>) -> Result<(NameChange, Leave), Action> {
         let (meaning, leave) = match target {
             Target::Statement(name) => {
-                let meaning = self.find_statement(Name::statement(name))?;
-                let leave = self.before_describe(&meaning)?;
+                let name = Name::statement(name);
+                let meaning = self.find_statement(name)?;
+                let leave = self.before_describe(name, &meaning)?;
                 (meaning, leave)
             }
             Target::Portal(_) if self.server.tenancy == Tenancy::ForLife => {

@@ -60,6 +60,9 @@ impl Greeting {
         is_own: impl Fn(&[u8]) -> bool,
         out: &mut BytesMut,
     ) {
+        if self.reports == known.reports {
+            return;
+        }
         let news = self.reports.iter().filter(|report| {
             let name = name(report).unwrap_or_default();
             find(&known.reports, name) != Some(*report) && !is_of_guard(name) && !is_own(name)
@@ -110,26 +113,23 @@ impl ReportedSettings {
         if !is_known && self.before.len() < NAMES_MAX {
             self.before.push((name.into(), self.now(name).cloned()));
         }
-        self.note_applied(body);
+        self.note_own(body);
     }
 
-    /// Notes a report of a setting that a client takes along.
-    pub(super) fn note_applied(&mut self, body: &[u8]) {
+    /// Notes a report of a reset, or of a setting that a client takes along.
+    pub(super) fn note_own(&mut self, body: &[u8]) {
         put(&mut self.changed, report(body));
     }
 
-    /// Notes a report of a reset. Returns whether it changes what the login had reported: a server that has read its
-    /// configuration again.
-    pub(super) fn note_reset(&mut self, name: &[u8], body: &[u8]) -> bool {
-        self.changed
-            .retain(|changed| self::name(changed) != Some(name));
-        let report = report(body);
-        let known = find(&self.initial.reports, name);
-        let is_new = known.is_some_and(|known| *known != report);
-        if is_new {
-            Arc::make_mut(&mut self.initial).note(report);
+    /// Notes the end of a reset. What has another value than at the login now has it from a configuration that the
+    /// server has read again.
+    pub(super) fn end_reset(&mut self) {
+        for report in std::mem::take(&mut self.changed) {
+            let known = name(&report).and_then(|name| find(&self.initial.reports, name));
+            if known.is_some_and(|known| *known != report) {
+                Arc::make_mut(&mut self.initial).note(report);
+            }
         }
-        is_new
     }
 
     /// Notes that the open transaction has committed these settings for its client, which takes them along.

@@ -7,7 +7,7 @@ use super::action::{Action, Prerequisite, Refused};
 use super::in_flight::Request;
 use super::judgement::{Judged, lifetime};
 use super::read_only::{AccessChange, WriteAccess};
-use crate::fence::{Leave, Pipeline, PreparedText, Unguarded};
+use crate::fence::{Leave, Name, Pipeline, PreparedText, Unguarded};
 use crate::rejection::Rejection;
 use crate::wire::backend::TransactionStatus;
 use crate::wire::frontend::{self, FrontendTag};
@@ -76,16 +76,30 @@ impl Session {
     /// reading parameters runs the checks of domains.
     pub(super) fn before_bind(
         &mut self,
+        name: Name<'_>,
         meaning: &PreparedText,
         body: &[u8],
     ) -> Result<Leave, Action> {
-        let may_run = may_hide_a_write(meaning) || frontend::bind_parameters(body) != Some(0);
-        self.before_running(may_run, None)
+        let has_parameters = frontend::bind_parameters(body) != Some(0);
+        self.before_running(has_parameters || self.may_hide(name, meaning), None)
     }
 
     /// Permission for a Describe of a statement, which may parse its text again.
-    pub(super) fn before_describe(&mut self, meaning: &PreparedText) -> Result<Leave, Action> {
-        self.before_running(may_hide_a_write(meaning), None)
+    pub(super) fn before_describe(
+        &mut self,
+        name: Name<'_>,
+        meaning: &PreparedText,
+    ) -> Result<Leave, Action> {
+        self.before_running(self.may_hide(name, meaning), None)
+    }
+
+    /// Whether a write can hide in a statement. While read-only mode is in doubt, a name can be another statement's: a
+    /// function may have run DEALLOCATE and PREPARE.
+    fn may_hide(&self, name: Name<'_>, meaning: &PreparedText) -> bool {
+        may_hide_a_write(meaning)
+            || (!name.is_unnamed()
+                && self.write_access() == WriteAccess::MayNotWrite
+                && self.unguarded().is_some())
     }
 
     /// Permission for a message that prepares an Execute. If it may run a function of the database, a write can hide

@@ -99,6 +99,8 @@ impl Names {
     fn insert(&mut self, kind: NameSpace, name: Box<[u8]>, meaning: PreparedText) {
         // PostgreSQL replaces only unnamed ones. If this name seems to exist, the proxy has misunderstood it.
         let meaning = match self.remove_here(Name::new(kind, &name)) {
+            // It was not known whether it did.
+            Some(PreparedText::Unknown) => Some(meaning),
             Some(_) if kind == NameSpace::Portal && self.is_rolled_back => Some(meaning),
             Some(before) => {
                 let worst = Lost::of(&before).max(Lost::of(&meaning));
@@ -297,6 +299,17 @@ impl Names {
     /// Notes a completed DEALLOCATE.
     pub(crate) fn deallocated(&mut self, name: &str) {
         self.remove(Name::statement(name.as_bytes()));
+    }
+
+    /// Notes a PREPARE or DEALLOCATE that was answered with an error. It has taken effect if only the commit after it
+    /// has failed: neither is undone.
+    pub(super) fn doubt_named(&mut self, name: &str) {
+        let name = Name::statement(name.as_bytes());
+        let known = self.statements.kept(name.bytes());
+        let worst = known.map_or(Lost::Some, Lost::of);
+        let meaning = worst.meaning().cloned().unwrap_or_default();
+        self.remove_here(name);
+        self.confirm(NameChange::set(name, meaning));
     }
 
     /// Forgets a name that the server has forgotten, also if it never had it.

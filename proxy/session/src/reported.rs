@@ -9,6 +9,7 @@ use super::action::Disposition;
 use super::greeting::is_of_guard;
 use super::read_only::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, WriteAccess, value};
 use super::text_settings::decides_meaning;
+use super::unserved::Block;
 use crate::wire::backend::{self, first_column};
 use crate::wire::encode::{self, ParameterStatus};
 
@@ -35,8 +36,10 @@ impl Session {
         };
         self.server.text_settings.on_report(name, reported);
         let is_told = is_of_guard(name);
-        if !is_told && self.is_resetting() {
-            return self.on_reset_reported(name, body);
+        if !is_told && self.is_own_query() {
+            // This client has never known what another has changed.
+            self.server.reported.note_own(body);
+            return Disposition::Drop;
         }
         if !is_told && self.is_lent() {
             self.on_setting_reported(name, body);
@@ -84,18 +87,18 @@ impl Session {
         }
     }
 
-    /// Notes a report of the proxy's own statements. This client has never known what another has changed.
-    fn on_reset_reported(&mut self, name: &[u8], body: &[u8]) -> Disposition {
-        let server = &mut self.server;
-        if server.applied.is_some() {
-            server.reported.note_applied(body);
-            return Disposition::Drop;
+    /// Whether the next reply is to a Query of the proxy's own: a reset, or settings that are set again.
+    fn is_own_query(&self) -> bool {
+        self.is_resetting() && !matches!(self.client.block, Block::Entering(_))
+    }
+
+    /// Notes the ReadyForQuery of a Query. A reset has reported all that differs by then.
+    #[inline]
+    pub(super) fn on_own_query_ready(&mut self) {
+        if self.is_own_query() && self.server.applied.is_none() {
+            self.server.reported.end_reset();
+            self.tell_news();
         }
-        if !server.reported.note_reset(name, body) {
-            return Disposition::Drop;
-        }
-        self.client.told = Arc::clone(server.greeting());
-        Disposition::Relay
     }
 
     /// Tells the client what differs from what it knows of its last server connection.
