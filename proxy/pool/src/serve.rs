@@ -51,10 +51,6 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
     /// The oldest waiter, and every second time the oldest with tokens. No idle backend closes while it can serve.
     fn next_step(&self, now: Duration, places: Places) -> Option<(L, Access<T>, Step)> {
         let mut next = None;
-        let undecided = |backend: &&Backend<L, T>| {
-            backend.access == Access::New && matches!(backend.state, State::Opening)
-        };
-        let may_try = self.backends.values().filter(undecided).count() < self.limits.undecided;
         let mut first = (true, true, u64::MAX);
         for (name, login) in &self.logins {
             for (access, line) in &login.lines {
@@ -63,9 +59,6 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
                 let (Some(head), Some(step)) = (head, step) else {
                     continue;
                 };
-                if *access == Access::New && !may_try && !matches!(step, Step::Lend(_)) {
-                    continue;
-                }
                 let is_second = self.tokens_first && !access.is_tokens();
                 let rank = (matches!(step, Step::MakeRoom(_)), is_second, head.number);
                 if rank < first {
@@ -94,7 +87,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
                 return Some(Step::Lend(id));
             }
         }
-        if !login.lacks(&wanted.born(), Line::coming) || !login.may_open(now) {
+        if !self.may_open(now, login, wanted) {
             return None;
         }
         let is_full = login.places >= self.limits.login;
@@ -115,6 +108,25 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         let since = |id: &&BackendId| self.backends.get(id).and_then(Backend::idle_since);
         let victim = longest_idle.min_by_key(|id| (since(id), **id))?;
         Some(Step::MakeRoom(*victim))
+    }
+
+    /// Whether a client of a login waits that a new backend could serve. For those that PostgreSQL is to decide on, few
+    /// open at once, and one for each login: if it is admitted, it is for all of its clients.
+    pub(crate) fn may_open(&self, now: Duration, login: &Login<T>, wanted: &Access<T>) -> bool {
+        if *wanted == Access::New {
+            let undecided = |backend: &&Backend<L, T>| {
+                backend.access == Access::New && matches!(backend.state, State::Opening)
+            };
+            let is_tried = login
+                .lines
+                .get(wanted)
+                .is_some_and(|line| line.coming() > 0);
+            let all = || self.backends.values().filter(undecided).count();
+            if is_tried || all() >= self.limits.undecided {
+                return false;
+            }
+        }
+        login.lacks(&wanted.born(), Line::coming) && login.may_open(now)
     }
 
     /// The idle backend that is best for a client: of its own key, else one that it can register itself.

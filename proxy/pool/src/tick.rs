@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::backend::{Backend, State};
-use crate::login::{Line, Waiter};
+use crate::login::Waiter;
 use crate::{Access, BackendId, Budget, Debt, Order, Pool, Refusal};
 
 impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
@@ -64,16 +64,14 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
 
     /// Keys whose clients have waited long, and which one more backend could serve.
     fn starving(&self, now: Duration) -> Vec<(&L, &Access<T>)> {
-        let logins = self.logins.iter();
-        let logins = logins.filter(|(_, login)| login.may_open(now));
-        let lines = logins.flat_map(|(name, login)| {
+        let lines = self.logins.iter().flat_map(|(name, login)| {
             let lines = login.lines.iter();
             lines.map(move |(access, line)| (name, login, access, line))
         });
         let starving = lines.filter(|(_, login, access, line)| {
             let head = line.waiters.front();
             let waited = head.map(|head| now.saturating_sub(head.since));
-            waited >= Some(self.patience()) && login.lacks(&access.born(), Line::coming)
+            waited >= Some(self.patience()) && self.may_open(now, login, access)
         });
         starving
             .map(|(name, _, access, _)| (name, access))

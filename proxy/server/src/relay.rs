@@ -127,6 +127,7 @@ impl Relay {
             }
             self.session.start_with(wanted);
         }
+        self.put_output();
         self.client.put_own(ready);
         Ok(self.on_kept_server_bytes()?)
     }
@@ -154,17 +155,20 @@ impl Relay {
     async fn run(mut self: Box<Self>) -> Option<Parked> {
         self.take_over().await;
         let end = match self.serve().await {
-            // It may part, so it does.
-            Ok(()) => return self.park(None),
-            Err(end) if self.may_survive(&end) => return self.park(Some(&end)),
-            Err(end @ (End::Goodbye | End::ClientLeft)) if self.is_reset_enough() => {
-                if let Some(parked) = self.park(None) {
-                    Box::pin(parked.finish(end)).await;
-                }
-                return None;
-            }
+            Ok(()) if self.session.may_part() => return self.park(None),
+            // It has said so in the meantime.
+            Ok(()) => End::ServerClosed,
             Err(end) => end,
         };
+        if self.may_survive(&end) {
+            return self.park(Some(&end));
+        }
+        if matches!(end, End::Goodbye | End::ClientLeft) && self.is_reset_enough() {
+            if let Some(parked) = self.park(None) {
+                Box::pin(parked.finish(end)).await;
+            }
+            return None;
+        }
         self.client
             .worker
             .shared

@@ -94,7 +94,9 @@ impl ClientHalf {
         // COMMIT and what begins the next transaction are left to a failed one at the server.
         let word = text.trim_ascii_start().first_chunk::<8>();
         if word.is_some_and(|word| word.eq_ignore_ascii_case(b"ROLLBACK"))
-            && text.get(..first).is_some_and(ends)
+            && text
+                .get(..first)
+                .is_some_and(|front| ends(front) && !has_comment(front))
             && let Some(rollback) = bytes.get_mut(HEADER_LEN..=HEADER_LEN + first)
         {
             rollback.fill(b' ');
@@ -230,6 +232,11 @@ fn read(text: &[u8], verdicts: &RefCell<VerdictCache>) -> Option<Arc<Analysis>> 
 fn complete(command_tag: &str, status: TransactionStatus, out: &mut BytesMut) {
     encode::put(out, &CommandComplete::new(command_tag.to_owned()));
     encode::put(out, &ReadyForQuery::new(status.into()));
+}
+
+/// Whether a comment begins here that may go on beyond the end.
+fn has_comment(front: &[u8]) -> bool {
+    front.windows(2).any(|pair| pair == b"--")
 }
 
 fn ends(statement: &Statement) -> bool {

@@ -120,6 +120,8 @@ impl ConsoleClient {
                 let failure = ConsoleError::new("0A000", "the console has no extended protocol");
                 let failure = failure.hint("Have the driver send simple queries, as psql does.");
                 failure.put(Severity::Error, &mut self.link.out);
+                // A client that sends Flush after it waits for this.
+                self.link.flush().await?;
             }
             FrontendTag::Flush => self.link.flush().await?,
             // As PostgreSQL outside of COPY.

@@ -294,7 +294,8 @@ impl Takeover {
             let mark = self.read_mark(&declaration.scope, deadline).await?;
             let (held, scope) = (ticket.clone(), declaration.scope.clone());
             // A later holder has raised the mark before it is read here, or not at all before the take.
-            if self.run(async move { held.renew().await }).await? == Leased::NotHeld {
+            let renew = async move { held.renew_until(deadline).await };
+            if self.run(renew).await? == Leased::NotHeld {
                 tracing::warn!(%scope, "the lease has passed on before its token was taken");
                 return Err(DeclareError::LeaseHeld { unanswered: None });
             }

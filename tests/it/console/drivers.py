@@ -1,4 +1,7 @@
-# Queries the console at the address from the environment with psycopg, also what the console refuses.
+# Queries the console at the address from the environment with psycopg, also what the console refuses, as all of asyncpg.
+import asyncio
+
+import asyncpg
 import psycopg
 from psycopg.rows import dict_row
 
@@ -14,3 +17,15 @@ with psycopg.connect("", autocommit=True, row_factory=dict_row) as connection:
         except psycopg.Error as error:
             print(error.sqlstate)
     print("again", len(connection.execute("SHOW SESSIONS").fetchall()))
+
+
+async def with_asyncpg():
+    connection = await asyncpg.connect(ssl=False)
+    try:
+        await connection.fetch("SHOW SESSIONS", timeout=30)
+    except asyncpg.PostgresError as error:
+        print(error.sqlstate)
+    connection.terminate()
+
+
+asyncio.run(with_asyncpg())

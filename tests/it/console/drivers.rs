@@ -20,6 +20,6 @@ fn drivers() {
     let printed = stdout(&feed(command, ""));
     assert_eq!(
         printed,
-        "1 scheduler=34 1\nscheduler 34\n0A000\n42501\n0A000\nagain 1\n"
+        "1 scheduler=34 1\nscheduler 34\n0A000\n42501\n0A000\nagain 1\n0A000\n"
     );
 }

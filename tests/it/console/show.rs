@@ -457,12 +457,9 @@ fn the_extended_protocol_is_refused() {
         let ready = expect.matches('Z').count();
         assert_eq!(tags(&answers(&mut operator, &batch, ready)), expect);
     }
-    assert!(
-        tags(&answers(
-            &mut operator,
-            &Batch::new().query("SHOW LISTS"),
-            1
-        ))
-        .ends_with("DCZ")
-    );
+    let after = answers(&mut operator, &Batch::new().query("SHOW LISTS"), 1);
+    assert!(tags(&after).ends_with("DCZ"));
+    // Without a Sync, too.
+    operator.send(&Batch::new().parse("", "SHOW LISTS").flush());
+    assert_eq!(operator.until(b'E').len(), 1);
 }

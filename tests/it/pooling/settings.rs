@@ -4,7 +4,7 @@ use pgpalisade_test_servers::machine::wait_until;
 use pgpalisade_test_servers::stage::Stage;
 use pgpalisade_test_servers::wire::{Batch, Message, Wire, errors, trusted};
 
-use super::{backend, with};
+use super::{MOMENT, backend, with};
 
 /// A proxy that shares `max` server connections, of which no client may keep one.
 fn stage(max: &str, reset: &str) -> Stage {
@@ -406,4 +406,38 @@ fn a_client_is_told_of_other_defaults() {
     assert_eq!(told(&answer, "IntervalStyle"), None);
     assert_eq!(one.rows("SHOW IntervalStyle"), [["iso_8601"]]);
     other.ok("COMMIT");
+}
+
+/// The connection of a client that was the first to hear of it is reset later, which reports nothing.
+#[test]
+fn a_client_is_told_no_default_of_before() {
+    let stage = with(&[("--backends-max", "2"), ("--backends-leaders", "0")]);
+    let mut first = stage.plain();
+    first.ok("SELECT 1");
+    let postgres = &stage.postgres;
+    postgres.sql("ALTER SYSTEM SET TimeZone = 'Asia/Tokyo'");
+    postgres.sql("SELECT pg_reload_conf()");
+    wait_until("the reload", || {
+        postgres.value("SHOW TimeZone") == "Asia/Tokyo"
+    });
+    let answer = first.ok("SELECT 1");
+    assert_eq!(told(&answer, "TimeZone").as_deref(), Some("Asia/Tokyo"));
+    let pid = backend(&mut first);
+    // It knows the new one.
+    let mut late = Wire::login(&stage.proxy.endpoint(), &trusted(&[]));
+    late.ok("SELECT 1");
+    drop(first);
+    std::thread::sleep(MOMENT);
+    let mut holders = [stage.plain(), stage.plain()];
+    assert_eq!(told(&late.ok("SELECT 1"), "TimeZone"), None);
+    holders
+        .each_mut()
+        .map(|holder| holder.ok("BEGIN; SELECT 1"));
+    for holder in &mut holders {
+        if backend(holder) == pid {
+            holder.ok("COMMIT");
+        }
+    }
+    assert_eq!(told(&late.ok("SELECT 1"), "TimeZone"), None);
+    assert_eq!(backend(&mut late), pid);
 }

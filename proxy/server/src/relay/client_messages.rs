@@ -59,7 +59,7 @@ impl Relay {
     /// Wakes the task when the gate turns, and for a look whether the client has left. The server's replies wake it,
     /// too.
     #[cold]
-    fn look_later(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn look_later(&mut self, cx: &mut Context<'_>) {
         let worker = &self.client.worker;
         let look = self.client.look.get_or_insert_with(|| {
             let (worker, timers) = (Rc::clone(worker), worker.shared.timers.clone());

@@ -3,8 +3,8 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::task::Poll;
-use std::time::Duration;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use super::{End, Relay};
 use crate::backends::reset::RESET_WITHIN;
@@ -18,6 +18,9 @@ use crate::session::read_only::AccessChange;
 
 /// Interval of the checks whether a waiting client is still there.
 const CLIENT_LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Time in which PostgreSQL answers what a client has sent before it left.
+const LEFT_MAX: Duration = Duration::from_secs(5);
 
 impl Relay {
     /// Carries it out. The message at the front of the client's bytes is then decided again, unless it was answered.
@@ -99,27 +102,27 @@ impl Relay {
     pub(super) async fn await_replies(&mut self) -> Result<(), End> {
         self.session.ask_for_replies();
         self.put_output();
-        let is_lent = self.lent.is_some();
-        let timers = self.client.worker.shared.timers.clone();
-        loop {
-            let settled = std::future::poll_fn(|cx| {
-                self.poll_replies(cx)?;
-                if self.session.is_settled() {
-                    Poll::Ready(Ok(()))
-                } else {
-                    Poll::Pending
-                }
-            });
-            if !is_lent {
-                return settled.await;
+        let mut left_at = None;
+        std::future::poll_fn(|cx| {
+            self.poll_replies(cx)?;
+            if self.session.is_settled() {
+                return Poll::Ready(Ok(()));
             }
-            match timers.timeout(CLIENT_LOOK_EVERY, settled).await {
-                Ok(done) => return done,
-                // Others wait for its server connection.
-                Err(_) if self.client.socket.is_closed_by_peer() => return Err(End::ClientLeft),
-                Err(_) => {}
+            if self.lent.is_some() && self.has_left(&mut left_at, cx) {
+                return Poll::Ready(Err(End::ClientLeft));
             }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Whether the client has left so long ago that others may have its server connection.
+    fn has_left(&mut self, at: &mut Option<Instant>, cx: &mut Context<'_>) -> bool {
+        self.look_later(cx);
+        if !self.client.socket.is_closed_by_peer() {
+            return false;
         }
+        at.get_or_insert_with(Instant::now).elapsed() >= LEFT_MAX
     }
 
     /// Waits until the lent server connection is reset. If that fails, it counts as lost: of the client nothing was

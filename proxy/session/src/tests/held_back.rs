@@ -68,6 +68,8 @@ fn the_rest_of_a_text_runs_after_a_lost_transaction() {
         ("ROLLBACK TO a; SELECT 1", None),
         ("COMMIT; SELECT 1", None),
         ("SELECT 1; ROLLBACK; SELECT 1", None),
+        ("ROLLBACK -- x; DELETE FROM t\n; SELECT 1", None),
+        ("ROLLBACK /* x; */; SELECT 1", None),
     ] {
         let mut client = client(Holds::Current);
         let _ = held(&mut client, &query("BEGIN"));

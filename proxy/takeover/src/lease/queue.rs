@@ -176,11 +176,20 @@ impl QueueTicket {
 
     /// Renews the lease if it is held.
     pub(super) async fn renew(&self) -> Result<Leased, DeclareError> {
-        self.step(LeaseStep::Renew(LIVES + self.delay)).await
+        self.renew_until(Instant::now() + self.queues.timeout).await
+    }
+
+    pub(super) async fn renew_until(&self, deadline: Instant) -> Result<Leased, DeclareError> {
+        let step = LeaseStep::Renew(LIVES + self.delay);
+        self.step_until(step, deadline).await
     }
 
     async fn step(&self, step: LeaseStep) -> Result<Leased, DeclareError> {
         let deadline = Instant::now() + self.queues.timeout;
+        self.step_until(step, deadline).await
+    }
+
+    async fn step_until(&self, step: LeaseStep, deadline: Instant) -> Result<Leased, DeclareError> {
         let step = self.queues.authority.lease(&self.scope, self.id, step);
         in_time(step, deadline).await
     }
