@@ -430,9 +430,9 @@ fn a_client_is_told_no_default_of_before() {
     std::thread::sleep(MOMENT);
     let mut holders = [stage.plain(), stage.plain()];
     assert_eq!(told(&late.ok("SELECT 1"), "TimeZone"), None);
-    holders
-        .each_mut()
-        .map(|holder| holder.ok("BEGIN; SELECT 1"));
+    for holder in &mut holders {
+        holder.ok("BEGIN; SELECT 1");
+    }
     for holder in &mut holders {
         if backend(holder) == pid {
             holder.ok("COMMIT");
