@@ -66,6 +66,12 @@ impl Statement {
         self.computes == Computes::Anything
     }
 
+    /// Whether it is a SELECT or VALUES of constants.
+    #[must_use]
+    pub fn computes_nothing(&self) -> bool {
+        self.computes == Computes::Nothing
+    }
+
     /// Whether it stands for a text that was not understood, but that the server may understand: its grammar may be
     /// older or newer than the one here.
     #[must_use]

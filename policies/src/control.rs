@@ -240,6 +240,12 @@ impl Control {
         matches!(self, Self::SetFencing { .. } | Self::ResetFencing { .. })
     }
 
+    /// Whether it is a declaration, which is accepted before its statement runs.
+    pub(crate) fn gives_token(&self) -> bool {
+        let variable = FencingVariable::Token;
+        matches!(self, Self::SetFencing { variable: of, value, .. } if *of == variable && !value.trim().is_empty())
+    }
+
     pub(crate) const fn tells_transaction_access(&self) -> bool {
         matches!(self, Self::Begin { .. } | Self::SetTransactionAccess(_))
     }

@@ -59,9 +59,11 @@ fn only_steers(node: &NodeEnum, kind: &str, controls: &[Control]) -> bool {
         "BEGIN" | "COMMIT" | "ROLLBACK" | "SAVEPOINT" | "RELEASE" | "ROLLBACK TO" | "SET"
         | "SHOW" | "DISCARD" | "DEALLOCATE" | "LISTEN" | "UNLISTEN" | "CLOSE CURSOR"
         | "LOCK TABLE" => true,
-        // SELECT has these controls only if it is nothing but set_config of literals.
+        // SELECT has these controls only if it is nothing but set_config of literals. With a token it runs only once
+        // that is accepted, whatever runs.
         "SELECT" if controls.iter().any(Control::is_fencing) => {
-            matches!(node, NodeEnum::SelectStmt(select) if set_config::is_certain(select))
+            controls.iter().any(Control::gives_token)
+                || matches!(node, NodeEnum::SelectStmt(select) if set_config::is_certain(select))
         }
         _ => false,
     }

@@ -552,7 +552,8 @@ fn what_only_steers_computes_nothing() {
         "rollback to s",
         "set fencing.token = 34",
         "set search_path = s",
-        "select pg_catalog.set_config('fencing.token', '34', false)",
+        "select set_config('fencing.token', '34', false)",
+        "select pg_catalog.set_config('fencing.token', '', false)",
         "select pg_catalog.set_config('fencing.token', '34'::pg_catalog.text, 'f'::boolean)",
         "show all",
         "discard all",
@@ -571,9 +572,11 @@ fn what_only_steers_computes_nothing() {
     assert!(constant.statements[0].may_hide_a_write());
     // The path may lead to something of a user.
     for text in [
-        "select set_config('fencing.token', '34', false)",
-        "select pg_catalog.set_config('fencing.token'::text, '34', false)",
-        "select pg_catalog.set_config('fencing.token', '34', 'f'::bool)",
+        "select set_config('fencing.token', '', false)",
+        "select set_config('fencing.token', ' ', true)",
+        "select set_config('fencing.scope', 's', false)",
+        "select pg_catalog.set_config('fencing.token'::text, '', false)",
+        "select pg_catalog.set_config('fencing.token', null, 'f'::bool)",
         "select pg_catalog.set_config('fencing.token', '', false), set_config('fencing.scope', '', false)",
     ] {
         assert!(of(text).statements[0].may_hide_a_write(), "{text}");

@@ -70,6 +70,11 @@ impl<L, T> Backend<L, T> {
         }
     }
 
+    /// Whether it opens for a login that PostgreSQL is to decide on.
+    pub(crate) const fn is_undecided(&self) -> bool {
+        matches!((&self.access, &self.state), (Access::New, State::Opening))
+    }
+
     pub(crate) const fn idle_since(&self) -> Option<Duration> {
         match self.state {
             State::Idle { since, .. } => Some(since),

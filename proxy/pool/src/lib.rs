@@ -138,6 +138,8 @@ pub struct Pool<L, T, B> {
     waiting: usize,
     closing: usize,
     idle: usize,
+    /// Openings for logins that PostgreSQL is to decide on.
+    undecided: usize,
     /// Whether a client with tokens goes before older waiters.
     tokens_first: bool,
 }
@@ -154,6 +156,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
             waiting: 0,
             closing: 0,
             idle: 0,
+            undecided: 0,
             tokens_first: true,
         }
     }
@@ -252,6 +255,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
             // The client that it was opened for has left.
             if backend.access == Access::New && login.line(&Access::New).waiters.is_empty() {
                 login.leave(id, &backend.access, &backend.state);
+                self.undecided -= usize::from(backend.is_undecided());
                 backend.access = Access::ReadOnly;
                 login.enter(id, &backend.access, &backend.state);
             }
@@ -300,6 +304,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         }
         self.closing -= usize::from(matches!(backend.state, State::Closing));
         self.idle -= usize::from(backend.idle_since().is_some());
+        self.undecided -= usize::from(backend.is_undecided());
         let login = self.logins.entry(backend.login).or_default();
         login.places -= 1;
         login.leave(id, &backend.access, &backend.state);

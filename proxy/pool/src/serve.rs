@@ -114,15 +114,11 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
     /// open at once, and one for each login: if it is admitted, it is for all of its clients.
     pub(crate) fn may_open(&self, now: Duration, login: &Login<T>, wanted: &Access<T>) -> bool {
         if *wanted == Access::New {
-            let undecided = |backend: &&Backend<L, T>| {
-                backend.access == Access::New && matches!(backend.state, State::Opening)
-            };
             let is_tried = login
                 .lines
                 .get(wanted)
                 .is_some_and(|line| line.coming() > 0);
-            let all = || self.backends.values().filter(undecided).count();
-            if is_tried || all() >= self.limits.undecided {
+            if is_tried || self.undecided >= self.limits.undecided {
                 return false;
             }
         }
@@ -193,6 +189,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         let of = self.logins.entry(login.clone()).or_default();
         of.places += 1;
         of.enter(backend, &access, &State::Opening);
+        self.undecided += usize::from(access == Access::New);
         let opening = Backend {
             login: login.clone(),
             access,
@@ -218,6 +215,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         self.closing -= usize::from(matches!(backend.state, State::Closing));
         self.closing += usize::from(matches!(state, State::Closing));
         self.idle -= usize::from(backend.idle_since().is_some());
+        self.undecided -= usize::from(backend.is_undecided());
         backend.state = state;
         self.idle += usize::from(backend.idle_since().is_some());
     }

@@ -155,7 +155,9 @@ impl Relay {
     async fn run(mut self: Box<Self>) -> Option<Parked> {
         self.take_over().await;
         let end = match self.serve().await {
-            Ok(()) if self.session.may_part() => return self.park(None),
+            Ok(()) if self.session.may_part() && !self.server.is_midway() => {
+                return self.park(None);
+            }
             // It has said so in the meantime.
             Ok(()) => End::ServerClosed,
             Err(end) => end,

@@ -136,6 +136,7 @@ impl Session {
         if status == TransactionStatus::Idle {
             server.ledger.end_transaction();
             server.names.end_transaction();
+            self.client.doubts_name = false;
             // The client's may be in flight after a statement of the proxy.
             if is_of_client || server.ledger.is_empty() {
                 self.adopt_settings();
@@ -270,7 +271,7 @@ impl Session {
         if sqlstate == b"0A000" {
             self.server.names.distrust_others();
         }
-        self.doubt_names();
+        self.doubt_names(body);
         let front = self.server.ledger.front();
         if front.is_some_and(InFlight::is_unknown_syntax) && !is_refused_by_grammar(body) {
             self.server.note_unknown_syntax();
@@ -315,12 +316,18 @@ impl Session {
         }
     }
 
-    /// Notes that an error answers a statement, and perhaps only the commit after it.
-    fn doubt_names(&mut self) {
-        let front = self.server.ledger.front().and_then(InFlight::position);
+    /// Notes that an error answers a statement, and perhaps only the commit after it: of a Query, outside of a block.
+    fn doubt_names(&mut self, error: &[u8]) {
+        let front = self.server.ledger.front();
+        let front = front.filter(|front| front.request == Request::Query);
+        let front = front.and_then(InFlight::position);
         let Some((verdict, at)) = front.filter(|(verdict, _)| verdict.has_controls()) else {
             return;
         };
+        let is_inside = self.client.state.status() != TransactionStatus::Idle;
+        if is_inside || is_of_file(error, &[b"prepare.c"]) {
+            return;
+        }
         let verdict = Arc::clone(verdict);
         let statement = verdict.statements.get(at);
         let names = &mut self.server.names;
@@ -359,9 +366,14 @@ impl Session {
 /// Whether PostgreSQL's grammar has refused a text, of which nothing has run. A function that runs one tells it (`q`),
 /// or that it does (`W`).
 fn is_refused_by_grammar(error: &[u8]) -> bool {
+    is_of_file(error, &[b"gram.y", b"scan.l", b"parser.c"])
+}
+
+/// Whether an error comes from such a file of PostgreSQL, and not from inside a function.
+fn is_of_file(error: &[u8], files: &[&[u8]]) -> bool {
     let field = |letter| backend::error_field(error, letter);
-    let in_grammar = matches!(field(b'F'), Some(b"gram.y" | b"scan.l" | b"parser.c"));
-    in_grammar && field(b'W').or(field(b'q')).is_none()
+    let is_of = field(b'F').is_some_and(|file| files.contains(&file));
+    is_of && field(b'W').or(field(b'q')).is_none()
 }
 
 /// Whether one transaction ends and the next begins.

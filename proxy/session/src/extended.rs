@@ -103,6 +103,8 @@ impl Session {
         };
         match self.before_bind(name, &meaning, frame.body) {
             Ok(leave) => {
+                // If a function has made it another statement, its reply tells before that is committed.
+                self.client.doubts_name |= !name.is_unnamed() && self.unguarded().is_some();
                 let change = NameChange::set(Name::portal(portal), meaning);
                 self.pipelined(frame.header, Request::Bind, change, leave)
             }
@@ -200,14 +202,16 @@ impl Session {
             return self.refuse_once_answered(rejection, Refused::InPipeline, None);
         }
         match meaning.verdict() {
-            Some(verdict) => self.decide(
-                frame.header,
-                &Judged {
+            Some(verdict) => {
+                let judged = Judged {
                     verdict,
                     text: meaning.text(),
-                },
-                Request::Execute,
-            ),
+                };
+                let action = self.decide(frame.header, &judged, Request::Execute);
+                let is_sent = matches!(action, Action::Forward(_));
+                self.client.settles |= is_sent && self.client.doubts_name;
+                action
+            }
             None => self.decide_effects(
                 frame.header,
                 &meaning.effects(),

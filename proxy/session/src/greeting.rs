@@ -121,6 +121,13 @@ impl ReportedSettings {
         put(&mut self.changed, report(body));
     }
 
+    /// Notes a report of what the server has from its configuration.
+    pub(super) fn note_default(&mut self, name: &[u8], body: &[u8]) {
+        self.changed
+            .retain(|changed| self::name(changed) != Some(name));
+        Arc::make_mut(&mut self.initial).note(report(body));
+    }
+
     /// Notes the end of a reset. What has another value than at the login now has it from a configuration that the
     /// server has read again.
     pub(super) fn end_reset(&mut self) {

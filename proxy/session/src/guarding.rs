@@ -1,5 +1,7 @@
 //! Setting the read-only guard, and refusing what may write while it is in doubt.
 
+use std::sync::Arc;
+
 use pgpalisade_policies::{Analysis, Statement};
 
 use super::Session;
@@ -81,7 +83,7 @@ impl Session {
         body: &[u8],
     ) -> Result<Leave, Action> {
         let has_parameters = frontend::bind_parameters(body) != Some(0);
-        self.before_running(has_parameters || self.may_hide(name, meaning), None)
+        self.before_running(has_parameters || may_hide(name, meaning), None)
     }
 
     /// Permission for a Describe of a statement, which may parse its text again.
@@ -90,16 +92,7 @@ impl Session {
         name: Name<'_>,
         meaning: &PreparedText,
     ) -> Result<Leave, Action> {
-        self.before_running(self.may_hide(name, meaning), None)
-    }
-
-    /// Whether a write can hide in a statement. While read-only mode is in doubt, a name can be another statement's: a
-    /// function may have run DEALLOCATE and PREPARE.
-    fn may_hide(&self, name: Name<'_>, meaning: &PreparedText) -> bool {
-        may_hide_a_write(meaning)
-            || (!name.is_unnamed()
-                && self.write_access() == WriteAccess::MayNotWrite
-                && self.unguarded().is_some())
+        self.before_running(may_hide(name, meaning), None)
     }
 
     /// Permission for a message that prepares an Execute. If it may run a function of the database, a write can hide
@@ -154,6 +147,16 @@ impl Session {
             self.server.read_only.due_outside(WriteAccess::MayWrite)
         }
     }
+}
+
+/// Whether a write can hide in what runs by the name of a statement. A function may have run DEALLOCATE and PREPARE, so
+/// that it is another one. The reply to that contradicts a statement that steers.
+fn may_hide(name: Name<'_>, meaning: &PreparedText) -> bool {
+    let is_constant = |verdict: &Arc<Analysis>| {
+        let mut statements = verdict.statements.iter();
+        statements.any(Statement::computes_nothing)
+    };
+    may_hide_a_write(meaning) || (!name.is_unnamed() && meaning.verdict().is_some_and(is_constant))
 }
 
 fn may_hide_a_write(meaning: &PreparedText) -> bool {

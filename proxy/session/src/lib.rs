@@ -153,6 +153,8 @@ pub struct ClientHalf {
     block: Block,
     next_reply: NextReply,
     settings: Settings,
+    /// Whether a portal of the open transaction is of a name that may stand for another statement.
+    doubts_name: bool,
     /// What it was told of the settings of a lent server connection.
     told: Arc<Greeting>,
 }

@@ -305,6 +305,10 @@ impl Names {
     /// has failed: neither is undone.
     pub(super) fn doubt_named(&mut self, name: &str) {
         let name = Name::statement(name.as_bytes());
+        // What the client has elsewhere is parsed again in any case.
+        if self.elsewhere(name).is_some() {
+            return;
+        }
         let known = self.statements.kept(name.bytes());
         let worst = known.map_or(Lost::Some, Lost::of);
         let meaning = worst.meaning().cloned().unwrap_or_default();

@@ -36,6 +36,12 @@ impl Session {
         };
         self.server.text_settings.on_report(name, reported);
         let is_told = is_of_guard(name);
+        if !is_told && matches!(self.client.block, Block::Entering(_)) {
+            // A BEGIN sets nothing: the server has read its configuration again.
+            self.server.reported.note_default(name, body);
+            self.client.told = Arc::clone(self.server.greeting());
+            return Disposition::Relay;
+        }
         if !is_told && self.is_own_query() {
             // This client has never known what another has changed.
             self.server.reported.note_own(body);

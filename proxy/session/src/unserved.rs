@@ -61,6 +61,7 @@ impl ClientHalf {
             block: Block::None,
             next_reply: NextReply::OfServer,
             settings: Settings::NONE,
+            doubts_name: false,
             told: Arc::default(),
         }
     }

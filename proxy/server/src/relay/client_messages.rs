@@ -2,7 +2,7 @@
 
 use std::io;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
 
@@ -38,7 +38,7 @@ impl Relay {
         if self.client.socket.is_awaited(cx) {
             self.await_client(cx).map(Ok)
         } else if self.is_to_part() {
-            self.look_later(cx);
+            let _ = self.look_later(cx);
             Ok(Ok(Side::Unasked))
         } else {
             self.read_client(cx)
@@ -59,7 +59,7 @@ impl Relay {
     /// Wakes the task when the gate turns, and for a look whether the client has left. The server's replies wake it,
     /// too.
     #[cold]
-    pub(super) fn look_later(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn look_later(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let worker = &self.client.worker;
         let look = self.client.look.get_or_insert_with(|| {
             let (worker, timers) = (Rc::clone(worker), worker.shared.timers.clone());
@@ -67,10 +67,10 @@ impl Relay {
                 let _ = timers.timeout(pause::LOOK_EVERY, worker.gate.turns()).await;
             })
         });
-        if look.as_mut().poll(cx).is_ready() {
-            self.client.look = None;
-            cx.waker().wake_by_ref();
-        }
+        ready!(look.as_mut().poll(cx));
+        self.client.look = None;
+        cx.waker().wake_by_ref();
+        Poll::Ready(())
     }
 
     /// Holds the client up. If it leaves meanwhile, nothing of what it has sent begins.
@@ -80,7 +80,7 @@ impl Relay {
             return Err(End::ClientLeft);
         }
         self.client.collecting.restart();
-        self.look_later(cx);
+        let _ = self.look_later(cx);
         Ok(Side::Drained)
     }
 

@@ -118,8 +118,7 @@ impl Relay {
 
     /// Whether the client has left so long ago that others may have its server connection.
     fn has_left(&mut self, at: &mut Option<Instant>, cx: &mut Context<'_>) -> bool {
-        self.look_later(cx);
-        if !self.client.socket.is_closed_by_peer() {
+        if self.look_later(cx).is_pending() || !self.client.socket.is_closed_by_peer() {
             return false;
         }
         at.get_or_insert_with(Instant::now).elapsed() >= LEFT_MAX

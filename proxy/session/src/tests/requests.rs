@@ -457,7 +457,10 @@ fn what_leaves_the_encoding_in_doubt() {
                 let text = "SELECT '\u{e9}'".as_bytes();
                 server.text_settings.for_text(text, server.ledger.settled())
             };
-            assert_eq!(reads(&subject), Some(TextEncoding::Utf8));
+            // A Bind by name may have run anything.
+            if message[0] != b'E' {
+                assert_eq!(reads(&subject), Some(TextEncoding::Utf8));
+            }
             subject.send(&message);
             assert_eq!(
                 reads(&subject),
