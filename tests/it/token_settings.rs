@@ -115,7 +115,8 @@ fn step(start: Start, random: &mut StdRng) -> (Batch, String) {
         .map(|_| statement(start, random))
         .collect();
     leave_out_doubtful(start, &mut statements);
-    match random.random_range(0..4) {
+    // By names, the guard counts: `tests/mediation/names.rs`.
+    match random.random_range(0..3) {
         0 => {
             let text = statements.join("; ");
             (Batch::new().query(&text), format!("Q {text}"))
@@ -124,30 +125,11 @@ fn step(start: Start, random: &mut StdRng) -> (Batch, String) {
             Batch::new().query(&statements[0]),
             format!("Q {}", statements[0]),
         ),
-        2 => {
+        _ => {
             let pipeline = statements
                 .iter()
                 .fold(Batch::new(), |batch, text| batch.statement(text));
             (pipeline.sync(), format!("pipeline {statements:?}"))
-        }
-        _ => {
-            // Its name may stand for another statement: `tests/mediation/names.rs` tests that.
-            for text in statements.iter_mut().filter(|text| *text == "SELECT 1") {
-                *text = "SHOW work_mem".to_owned();
-            }
-            // Parsed first, executed later: the Execute counts.
-            let names: Vec<String> = (0..statements.len()).map(|n| format!("p{n}")).collect();
-            let closed = names
-                .iter()
-                .fold(Batch::new(), |batch, name| batch.close_statement(name));
-            let parsed = names
-                .iter()
-                .zip(&statements)
-                .fold(closed, |batch, (name, text)| batch.parse(name, text));
-            let run = names.iter().fold(parsed, |batch, name| {
-                batch.bind("", name, &[]).execute("", 0)
-            });
-            (run.sync(), format!("parsed before {statements:?}"))
         }
     }
 }

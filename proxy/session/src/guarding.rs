@@ -1,8 +1,6 @@
 //! Setting the read-only guard, and refusing what may write while it is in doubt.
 
-use std::sync::Arc;
-
-use pgpalisade_policies::{Analysis, Statement};
+use pgpalisade_policies::{Analysis, Control, Statement};
 
 use super::Session;
 use super::action::{Action, Prerequisite, Refused};
@@ -83,7 +81,7 @@ impl Session {
         body: &[u8],
     ) -> Result<Leave, Action> {
         let has_parameters = frontend::bind_parameters(body) != Some(0);
-        self.before_running(has_parameters || may_hide(name, meaning), None)
+        self.before_running(has_parameters || self.may_hide(name, meaning), None)
     }
 
     /// Permission for a Describe of a statement, which may parse its text again.
@@ -92,7 +90,23 @@ impl Session {
         name: Name<'_>,
         meaning: &PreparedText,
     ) -> Result<Leave, Action> {
-        self.before_running(may_hide(name, meaning), None)
+        self.before_running(self.may_hide(name, meaning), None)
+    }
+
+    /// Whether a write can hide in what runs by the name of a statement: a function may have run DEALLOCATE and
+    /// PREPARE, so that it is another one. Where read-only mode is sure, what steers is believed. So is what ends an
+    /// open transaction: a reply to anything else contradicts it.
+    fn may_hide(&self, name: Name<'_>, meaning: &PreparedText) -> bool {
+        let Some(verdict) = meaning.verdict().filter(|_| !may_hide_a_write(meaning)) else {
+            return true;
+        };
+        let mut statements = verdict.statements.iter();
+        if name.is_unnamed() || statements.clone().any(Statement::computes_nothing) {
+            return !name.is_unnamed();
+        }
+        let is_of_block = statements.all(|one| one.controls.iter().any(Control::is_transaction));
+        let is_open = self.server.read_only.guard().in_doubt() == Some(Unguarded::BegunOtherwise);
+        self.unguarded().is_some() && !(is_of_block && is_open)
     }
 
     /// Permission for a message that prepares an Execute. If it may run a function of the database, a write can hide
@@ -147,16 +161,6 @@ impl Session {
             self.server.read_only.due_outside(WriteAccess::MayWrite)
         }
     }
-}
-
-/// Whether a write can hide in what runs by the name of a statement. A function may have run DEALLOCATE and PREPARE, so
-/// that it is another one. The reply to that contradicts a statement that steers.
-fn may_hide(name: Name<'_>, meaning: &PreparedText) -> bool {
-    let is_constant = |verdict: &Arc<Analysis>| {
-        let mut statements = verdict.statements.iter();
-        statements.any(Statement::computes_nothing)
-    };
-    may_hide_a_write(meaning) || (!name.is_unnamed() && meaning.verdict().is_some_and(is_constant))
 }
 
 fn may_hide_a_write(meaning: &PreparedText) -> bool {
