@@ -54,7 +54,7 @@ use pgpalisade_fence::rejection;
 use pgpalisade_wire as wire;
 
 use crate::fence::{Fence, HeldTokens, Identified, Pipeline, SessionFence, SessionState, Taken};
-use crate::rejection::{Enforcement, Rejection};
+use crate::rejection::Rejection;
 use crate::wire::backend::TransactionStatus;
 use action::{RecordedRefusal, Waiting};
 use endings::FinalError;
@@ -383,20 +383,6 @@ impl Session {
     fn is_binding(&self) -> bool {
         let prepared = self.prepared.as_ref();
         prepared.is_some_and(|prepared| prepared.is_binding)
-    }
-
-    /// Records a refusal.
-    fn record(
-        &mut self,
-        rejection: &Rejection,
-        enforcement: Enforcement,
-        statement: Option<action::JudgedText>,
-    ) {
-        self.output.refusals.push(RecordedRefusal {
-            rejection: rejection.clone(),
-            enforcement,
-            statement,
-        });
     }
 }
 

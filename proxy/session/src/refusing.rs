@@ -1,6 +1,6 @@
 //! Refusal of a message, with the transaction state that PostgreSQL itself would be in.
 
-use super::action::{Action, JudgedText, Refused, Waiting};
+use super::action::{Action, JudgedText, RecordedRefusal, Refused, Waiting};
 use super::in_flight::{InFlight, Request};
 use super::unserved::Block;
 use super::{Pipeline, Session, injected};
@@ -10,6 +10,20 @@ use crate::wire::backend::TransactionStatus;
 use crate::wire::encode::{self, ReadyForQuery, Severity};
 
 impl Session {
+    /// Records a refusal.
+    pub(super) fn record(
+        &mut self,
+        rejection: &Rejection,
+        enforcement: Enforcement,
+        statement: Option<JudgedText>,
+    ) {
+        self.output.refusals.push(RecordedRefusal {
+            rejection: rejection.clone(),
+            enforcement,
+            statement,
+        });
+    }
+
     /// Refuses the message at the front of the client's bytes. All before it were answered.
     pub(super) fn refuse(
         &mut self,
