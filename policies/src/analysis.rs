@@ -66,6 +66,14 @@ impl Statement {
         self.computes == Computes::Anything
     }
 
+    /// Whether a session that may write may have written by it. What declares a token does not count: it runs with
+    /// that, and not with an older one.
+    #[inline]
+    #[must_use]
+    pub fn may_have_written(&self) -> bool {
+        self.may_hide_a_write() && !self.controls.iter().any(Control::gives_token)
+    }
+
     /// Whether it is a SELECT or VALUES of constants.
     #[must_use]
     pub fn computes_nothing(&self) -> bool {

@@ -241,7 +241,8 @@ impl Control {
     }
 
     /// Whether it is a declaration, which is accepted before its statement runs.
-    pub(crate) fn gives_token(&self) -> bool {
+    #[must_use]
+    pub fn gives_token(&self) -> bool {
         let variable = FencingVariable::Token;
         matches!(self, Self::SetFencing { variable: of, value, .. } if *of == variable && !value.trim().is_empty())
     }

@@ -186,7 +186,7 @@ fn statement(start: Start, random: &mut StdRng) -> String {
         22 => format!("RELEASE {savepoint}"),
         23 => format!("ROLLBACK TO {savepoint}"),
         24 => format!(
-            "SELECT set_config('fencing.token', {value}, {})",
+            "SELECT pg_catalog.set_config('fencing.token', {value}, {})",
             random.random_bool(0.5)
         ),
         _ => "SELECT 1".to_owned(),

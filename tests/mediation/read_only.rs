@@ -112,3 +112,22 @@ Bare, Elsewhere, grouped
     );
     check(Worth::NotAsked, all);
 }
+
+/// Found by reading: Bind runs an IMMUTABLE function though the token is declared with Execute, which may never come
+/// or be refused.
+#[test]
+fn n17_a_declaration_that_is_only_prepared() {
+    let all = conversations(
+        "
+Bare, Elsewhere, grouped
+    {lift} = SELECT sets('default_transaction_read_only', 'off')
+    {call} = SELECT set_config('fencing.token', '5', false) | SELECT set_config('fencing.token', 'x', true) \
+    | SELECT set_config('fencing.token'::text, 'other=@1', true)
+    SET search_path = shadow, public, pg_catalog ;; Parse named {call} ;; Sync
+    > BEGIN ;; > {lift} ;; > COMMIT | > BEGIN ;; > {lift} ;; > COMMIT AND CHAIN | > {lift} ;; > COMMIT
+    Parse . {call} ;; Bind . . | Parse . {call} ;; Bind . . ;; Execute . | Bind . named | Bind . named ;; Execute .
+    Sync | > COMMIT ;; Sync
+",
+    );
+    check(Worth::NotAsked, all);
+}

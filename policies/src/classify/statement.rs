@@ -59,11 +59,9 @@ fn only_steers(node: &NodeEnum, kind: &str, controls: &[Control]) -> bool {
         "BEGIN" | "COMMIT" | "ROLLBACK" | "SAVEPOINT" | "RELEASE" | "ROLLBACK TO" | "SET"
         | "SHOW" | "DISCARD" | "DEALLOCATE" | "LISTEN" | "UNLISTEN" | "CLOSE CURSOR"
         | "LOCK TABLE" => true,
-        // SELECT has these controls only if it is nothing but set_config of literals. With a token it runs only once
-        // that is accepted, whatever runs.
+        // SELECT has these controls only if it is nothing but set_config of literals.
         "SELECT" if controls.iter().any(Control::is_fencing) => {
-            controls.iter().any(Control::gives_token)
-                || matches!(node, NodeEnum::SelectStmt(select) if set_config::is_certain(select))
+            matches!(node, NodeEnum::SelectStmt(select) if set_config::is_certain(select))
         }
         _ => false,
     }

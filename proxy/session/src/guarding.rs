@@ -69,7 +69,7 @@ impl Session {
         let mut statements = judged.verdict.statements.iter();
         let may_run = statements.clone().any(Statement::may_hide_a_write)
             && (statements.any(Statement::is_unread) || has_literal(judged.text));
-        self.before_running(may_run, Some(judged))
+        self.before_running(may_run, Some(judged.verdict), Some(judged))
     }
 
     /// Permission for a Bind, which can run functions of the database: planning runs those declared stable, and
@@ -81,7 +81,8 @@ impl Session {
         body: &[u8],
     ) -> Result<Leave, Action> {
         let has_parameters = frontend::bind_parameters(body) != Some(0);
-        self.before_running(has_parameters || self.may_hide(name, meaning), None)
+        let may_run = has_parameters || self.may_hide(name, meaning);
+        self.before_running(may_run, meaning.verdict().map(AsRef::as_ref), None)
     }
 
     /// Permission for a Describe of a statement, which may parse its text again.
@@ -90,7 +91,11 @@ impl Session {
         name: Name<'_>,
         meaning: &PreparedText,
     ) -> Result<Leave, Action> {
-        self.before_running(self.may_hide(name, meaning), None)
+        self.before_running(
+            self.may_hide(name, meaning),
+            meaning.verdict().map(AsRef::as_ref),
+            None,
+        )
     }
 
     /// Whether a write can hide in what runs by the name of a statement: a function may have run DEALLOCATE and
@@ -114,20 +119,23 @@ impl Session {
     fn before_running(
         &mut self,
         may_run: bool,
+        verdict: Option<&Analysis>,
         judged: Option<&Judged<'_>>,
     ) -> Result<Leave, Action> {
         if !may_run {
             return Ok(Leave::Read);
         }
-        let leave = self.leave_for_reads();
-        if leave == Leave::Read
-            && let Some(rejection) = self.unguarded()
-        {
+        if let Some(rejection) = self.unguarded() {
             let rejection = Box::new(rejection);
             return Err(self.refuse_once_answered(rejection, Refused::InPipeline, judged));
         }
         self.server.text_settings.on_run();
-        Ok(leave)
+        let declares = verdict.is_some_and(|verdict| verdict.any_control(Control::gives_token));
+        Ok(if declares {
+            Leave::Read
+        } else {
+            self.leave_for_reads()
+        })
     }
 
     /// Refusal of what may hide a write, while read-only mode is in doubt. In a failed transaction nothing runs.

@@ -77,7 +77,7 @@ impl Situation<'_> {
             walk.step(statement, later.map(|_| Unguarded::TokenDeclaredLater))?;
         }
         let mut statements = verdict.statements.iter();
-        if walk.could_write && statements.any(Statement::may_hide_a_write) {
+        if walk.could_write && statements.any(Statement::may_have_written) {
             walk.plan.leave = Leave::ReadUnguarded;
         }
         Ok((walk.grounds.admitted(message), walk.plan))
@@ -149,8 +149,6 @@ impl<'a> Walk<'a> {
             self.wrote = false;
         }
         self.check_requirement(statement)?;
-        self.check_guard(statement, later)?;
-        self.plan.guard = self.plan.guard.after(statement);
         let could_write = self.may_write();
         for control in &statement.controls {
             self.check_control(control)?;
@@ -159,8 +157,12 @@ impl<'a> Walk<'a> {
         }
         // A token is declared before the statement that sets it runs.
         let may_write = could_write || self.may_write();
+        if !may_write {
+            self.check_guard(statement, later)?;
+        }
+        self.plan.guard = self.plan.guard.after(statement);
         let goes_on = !statement.controls.iter().any(ends_transaction);
-        self.wrote |= statement.may_hide_a_write() && may_write && goes_on;
+        self.wrote |= statement.may_have_written() && may_write && goes_on;
         Ok(())
     }
 

@@ -43,13 +43,13 @@ const WORLD: &str = "
     CREATE VIEW v AS SELECT w() AS n;
     CREATE DOMAIN d AS text CHECK (w() > 0);
     CREATE FUNCTION sets(name text, value text) RETURNS text LANGUAGE plpgsql
-        AS $$ BEGIN RETURN set_config(name, value, false); END $$;
+        AS $$ BEGIN RETURN pg_catalog.set_config(name, value, false); END $$;
     CREATE FUNCTION sets_local(name text, value text) RETURNS text LANGUAGE plpgsql
-        AS $$ BEGIN RETURN set_config(name, value, true); END $$;
+        AS $$ BEGIN RETURN pg_catalog.set_config(name, value, true); END $$;
     CREATE FUNCTION runs(statement text) RETURNS int LANGUAGE plpgsql
         AS $$ BEGIN EXECUTE statement; RETURN 1; END $$;
     CREATE SCHEMA shadow;
-    CREATE FUNCTION shadow.set_config(text, text, boolean) RETURNS text LANGUAGE plpgsql
+    CREATE FUNCTION shadow.set_config(text, text, boolean) RETURNS text LANGUAGE plpgsql IMMUTABLE
         AS $$ BEGIN PERFORM public.w(); RETURN $2; END $$;
     CREATE DOMAIN shadow.text AS pg_catalog.text CHECK (public.w() > 0)";
 
