@@ -34,6 +34,8 @@ pub(crate) enum Reach {
     Sequence,
     /// Any table.
     Anything,
+    /// Whatever the SQL does that is passed to it.
+    Text,
 }
 
 const SEQUENCE: WritingFunction = WritingFunction {
@@ -50,7 +52,7 @@ const ELSEWHERE: WritingFunction = WritingFunction {
 };
 const TEXT: WritingFunction = WritingFunction {
     why: "it runs SQL that is passed to it as text",
-    reach: Reach::Anything,
+    reach: Reach::Text,
 };
 const LARGE_OBJECT: WritingFunction = WritingFunction {
     why: "it changes large objects, which read-only mode allows up to PostgreSQL 15",
@@ -176,6 +178,7 @@ const WRITERS: &[(Pattern, WritingFunction)] = &[
     (Prefix("autoprewarm_"), FILES),
     (Prefix("pg_buffercache_evict"), SERVER),
     (Name("pg_import_system_collations"), CATALOG),
+    (Prefix("sepgsql_"), CATALOG),
     (Name("pg_nextoid"), CATALOG),
     (Name("pg_extension_config_dump"), CATALOG),
     // pg_surgery and pg_visibility

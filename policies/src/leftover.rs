@@ -12,6 +12,7 @@ use strum::{IntoStaticStr, VariantArray};
 
 use crate::control::Control;
 use crate::effects::{Effects, Tables};
+use crate::functions::{self, Reach};
 use crate::set_config;
 use crate::settings::{self, Literal, Setting, literal};
 use crate::temporary;
@@ -99,7 +100,7 @@ impl Assignment {
 
 /// Settings that do more than to have a value, by which texts are read, that are looked up by another one, or that have
 /// a second name.
-const NOT_RUN_AGAIN: [&str; 11] = [
+const NOT_RUN_AGAIN: [&str; 12] = [
     "role",
     "session_authorization",
     "client_encoding",
@@ -111,6 +112,8 @@ const NOT_RUN_AGAIN: [&str; 11] = [
     "default_text_search_config",
     "sort_mem",
     "vacuum_mem",
+    // PostgreSQL refuses it once there were temporary tables.
+    "temp_buffers",
 ];
 
 /// The setting of a SET, RESET or set_config.
@@ -252,14 +255,14 @@ pub(crate) fn of_name(name: &str) -> Option<Leftover> {
         | "pg_copy_logical_replication_slot"
         | "pg_backup_start"
         | "pg_start_backup"
+        | "sepgsql_setcon"
         | "isn_weak" => Some(Leftover::Process),
         "setseed" | "set_limit" => Some(Leftover::Setting),
-        // They run a text that they are given.
-        "ts_stat" | "connectby" | "xpath_table" => Some(Leftover::Unread),
-        _ if name.starts_with("query_to_xml") || name.starts_with("crosstab") => {
-            Some(Leftover::Unread)
+        _ => {
+            let runs_text =
+                functions::writer(name).is_some_and(|it| matches!(it.reach, Reach::Text));
+            runs_text.then_some(Leftover::Unread)
         }
-        _ => None,
     }
 }
 
@@ -379,6 +382,10 @@ mod tests {
             ),
             (
                 "SELECT query_to_xml('SELECT f()', true, true, '')",
+                Some(Leftover::Unread),
+            ),
+            (
+                "SELECT ts_rewrite('a'::tsquery, 'SELECT f()')",
                 Some(Leftover::Unread),
             ),
             (

@@ -195,7 +195,7 @@ impl Walk {
                     Some(sequence) => self.writes.push(sequence),
                     None => self.unseen = Unseen::Anything,
                 },
-                Reach::Anything => self.unseen = Unseen::Anything,
+                Reach::Anything | Reach::Text => self.unseen = Unseen::Anything,
             }
         }
         self.functions.push(name);

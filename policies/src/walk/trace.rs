@@ -135,17 +135,24 @@ pub(super) fn regclass(text: &str) -> Option<ObjectName> {
     }
 }
 
+/// Bytes of the longest name: PostgreSQL cuts off the rest.
+/// <https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-IDENTIFIERS>
+const LONGEST: usize = 63;
+
 /// The identifier at the front, and the rest. Accepts only plain identifiers.
 fn identifier(text: &str) -> Option<(Box<str>, &str)> {
     if let Some(quoted) = text.strip_prefix('"') {
         let (name, after) = quoted.split_once('"')?;
-        return (!name.is_empty() && !after.starts_with('"')).then(|| (name.into(), after));
+        let is_plain = (1..=LONGEST).contains(&name.len()) && !after.starts_with('"');
+        return is_plain.then(|| (name.into(), after));
     }
     let end = text
         .find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '$'))
         .unwrap_or(text.len());
     let (name, after) = text.split_at_checked(end)?;
-    (!name.is_empty()).then(|| (name.to_ascii_lowercase().into(), after))
+    (1..=LONGEST)
+        .contains(&name.len())
+        .then(|| (name.to_ascii_lowercase().into(), after))
 }
 
 #[cfg(test)]
@@ -162,7 +169,11 @@ mod tests {
         check(" Jobs . S_1 ", Some("jobs.s_1"));
         check("\"Jobs\".\"a.b\"", Some("Jobs.a.b"));
         check("db.jobs.s", Some("jobs.s"));
+        let longest = "s".repeat(LONGEST);
+        check(&longest, Some(&longest));
         for text in [
+            &format!("{longest}s"),
+            &format!("jobs.\"{longest}s\""),
             "",
             "-",
             "123",

@@ -260,6 +260,7 @@ impl Session {
         self.server.has_run_more_than_reads |= self.leftover().is_some();
         self.client.state.leave_server();
         self.client.settles = false;
+        self.client.doubts_name = false;
         self.client.statements = self.server.names.leave();
         Ok((self.client, self.server))
     }
@@ -276,8 +277,9 @@ impl Session {
                 Control::Fetch { portal } => Name::portal(portal.as_bytes()),
                 _ => return None,
             };
-            let meaning = lookup::find(&self.server.names, &self.server.ledger, name);
-            meaning.ok().flatten()?.verdict()?.leaves()
+            let found = lookup::find(&self.server.names, &self.server.ledger, name);
+            let verdict = found.ok().flatten()?.verdict();
+            verdict.map_or(Some(Leftover::Unread), |verdict| verdict.leaves())
         });
         if let Some(left) = left.max() {
             self.server.keep(left);

@@ -178,6 +178,7 @@ impl Session {
         client.state.lose_server();
         client.pipeline = Pipeline::Closed;
         client.settles = false;
+        client.doubts_name = false;
         let mut told = BytesMut::new();
         self.server.reported.put_undone(&mut told);
         told.unsplit(out);

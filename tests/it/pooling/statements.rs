@@ -309,8 +309,28 @@ fn what_a_statement_leaves_by_its_name_is_kept() {
                     .query("FETCH ALL FROM p")
                     .query("COMMIT"),
             ),
+            (
+                "SELECT pg_advisory_lock(1)",
+                b().parse("t", "EXECUTE s")
+                    .sync()
+                    .query("BEGIN")
+                    .bind("p", "t", &[])
+                    .sync()
+                    .query("FETCH ALL FROM p")
+                    .query("COMMIT"),
+            ),
+            // The server may read these bytes as another name.
+            ("LISTEN c", b().bind("é", "s", &[]).execute("é", 0).sync()),
+            (
+                "SELECT pg_advisory_lock(1)",
+                b().query("BEGIN")
+                    .bind("é", "s", &[])
+                    .sync()
+                    .query("FETCH ALL FROM \"é\"")
+                    .query("COMMIT"),
+            ),
         ] {
-            let (mut one, mut other) = (stage.plain(), stage.plain());
+            let (mut one, mut other) = (stage.leader("34"), stage.plain());
             one.run(&b().parse("s", parse).sync());
             let answer = one.run_all(&run);
             assert_eq!(errors(&answer), [""; 0], "{parse}");

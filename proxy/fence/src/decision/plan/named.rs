@@ -19,12 +19,8 @@ impl<'a> Walk<'a> {
             InText::Nothing => {
                 let meaning = self.find(name).unwrap_or(&PreparedText::Unknown);
                 let verdict = meaning.verdict();
-                let changes = verdict.is_some_and(|verdict| {
-                    verdict.any_control(|control| {
-                        control.changes_statements() || matches!(control, Control::Execute { .. })
-                    })
-                });
-                self.plan.changes_names |= changes;
+                self.plan.changes_names |=
+                    verdict.is_some_and(|verdict| verdict.any_control(Control::changes_statements));
                 self.check_meaning(meaning, depth)
             }
         }
@@ -74,6 +70,7 @@ impl<'a> Walk<'a> {
             // The portal that it runs is not looked up.
             Control::Fetch { .. } => self.check(&Effects::unknown(None), None),
             Control::Execute { name } if depth > 0 => {
+                self.plan.changes_names = true;
                 self.check_execute(Name::statement(name.as_bytes()), depth - 1)
             }
             // It also resets the session.
