@@ -3,11 +3,15 @@
 use std::process::Output;
 
 use pgpalisade_test_servers::etcd::Etcd;
-use pgpalisade_test_servers::machine::{assert_says, wait_for, wait_until};
+use pgpalisade_test_servers::machine::{
+    Signal, assert_says, free_port, pause, signal, wait_for, wait_until,
+};
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
 use pgpalisade_test_servers::stage::leader;
-use pgpalisade_test_servers::wire::{Endpoint, Wire, errors, pretty};
+use pgpalisade_test_servers::wire::{
+    Batch, Endpoint, PROTOCOL_3_0, TRUSTED, Wire, assert_error, errors, pretty, tags,
+};
 use serde_json::Value;
 
 const POISON: &str = "9223372036854775807";
@@ -286,4 +290,66 @@ fn a_reset_brings_back_no_token_from_before_a_repair() {
         other.fails("INSERT INTO jobs VALUES (1)", "PF001");
         new.ok("INSERT INTO jobs VALUES (2)");
     }
+}
+
+/// The client asks again before the lease is given back.
+#[test]
+fn a_lease_from_before_a_repair_gives_no_token() {
+    let (postgres, etcd) = (server(), Etcd::start(1));
+    let options = Options {
+        store: Store::Url(etcd.authority()),
+        ..Options::new(&postgres)
+    };
+    let proxy = Proxy::start_with(options.flag("--pool", "transaction"));
+    let lease = "SET fencing.token = 'lease:60s'";
+    let [mut poisons, mut holder, mut plain] =
+        [(); 3].map(|()| Wire::login(&proxy.endpoint(), &TRUSTED));
+    poisons.ok("SET fencing.token = 100");
+    holder.ok(lease);
+    assert_eq!(holder.rows("SHOW fencing.token"), [["101"]]);
+    repaired(&repair(&proxy, "3", &["--yes"]));
+    wait_until("the proxy to know", || {
+        plain.rows("SHOW fencing.mark") == [["3"]]
+    });
+    holder.send(&Batch::new().query("SELECT 1").query(lease));
+    assert_error(&holder.until_ready(), "PF001");
+    assert_eq!(tags(&holder.until_ready()), "C ZI");
+    assert_eq!(holder.rows("SHOW fencing.token"), [["4"]]);
+}
+
+/// A client of a listener logs in before the proxy knows of the repair.
+#[test]
+fn a_listener_does_not_undo_a_repair() {
+    let (postgres, marks, port) = (server(), Postgres::start(), free_port());
+    let listener = format!("{{ listen = \"127.0.0.1:{port}\", token = \"lease\" }}");
+    let options = Options {
+        store: Store::Url(format!("postgres:{}", marks.admin_dsn())),
+        ..Options::new(&postgres)
+    };
+    let proxy = Proxy::start_with(options.flag("--listener", &listener));
+    let listener = Endpoint::Tcp(([127, 0, 0, 1], port).into());
+    let token = |token: &str| {
+        wait_until("the token of the listener", || {
+            let mut wire = Wire::connect(&listener);
+            wire.startup(PROTOCOL_3_0, &TRUSTED);
+            let is_open = errors(&wire.until_ready()).is_empty();
+            is_open && pretty(&wire.query("SHOW fencing.token")).contains(&format!("{token:?}"))
+        });
+    };
+    token("1");
+    leader(&proxy.endpoint(), "1000").ok("SELECT 1");
+    token("1001");
+    // The session that hears of changes is the last one that the proxy has opened.
+    let hears = marks.value(
+        "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'pgpalisade%' \
+         ORDER BY backend_start DESC LIMIT 1",
+    );
+    let hears = hears.parse().unwrap();
+    pause(hears);
+    repaired(&repair(&proxy, "3", &["--yes"]));
+    let mut early = Wire::connect(&listener);
+    early.startup(PROTOCOL_3_0, &TRUSTED);
+    early.until_ready();
+    signal(hears, Signal::CONT);
+    token("4");
 }

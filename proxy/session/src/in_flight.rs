@@ -8,6 +8,7 @@ use pgpalisade_policies::{AccessShow, Analysis, Control, Statement, WriteReason}
 use super::name_change::NameChange;
 use crate::fence::{Leave, NameSpace};
 use crate::rejection::Rejection;
+use crate::wire::backend::tag;
 
 /// Sender of a request, which decides where the reply goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +51,18 @@ pub enum Request {
 }
 
 impl Request {
+    /// Whether a reply with this tag completes it, other than CommandComplete, an error or ReadyForQuery.
+    pub(super) const fn is_completed_by(self, reply: u8) -> bool {
+        matches!(
+            (self, reply),
+            (Self::Parse, tag::PARSE_COMPLETE)
+                | (Self::Bind, tag::BIND_COMPLETE)
+                | (Self::Close, tag::CLOSE_COMPLETE)
+                | (Self::Describe, tag::ROW_DESCRIPTION | tag::NO_DATA)
+                | (Self::Execute, tag::PORTAL_SUSPENDED)
+        )
+    }
+
     pub(super) const fn is_extended(self) -> bool {
         matches!(
             self,

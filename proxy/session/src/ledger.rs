@@ -171,7 +171,7 @@ impl Ledger {
                     self.take_front();
                 }
             }
-            _ if completes(front.request, reply) => self.take_front(),
+            _ if front.request.is_completed_by(reply) => self.take_front(),
             _ => {}
         }
         to
@@ -391,17 +391,6 @@ impl Ledger {
     pub(crate) fn is_copying_in(&self) -> bool {
         matches!(self.mode, ServerMode::CopyIn { .. })
     }
-}
-
-const fn completes(request: Request, reply: u8) -> bool {
-    matches!(
-        (request, reply),
-        (Request::Parse, tag::PARSE_COMPLETE)
-            | (Request::Bind, tag::BIND_COMPLETE)
-            | (Request::Close, tag::CLOSE_COMPLETE)
-            | (Request::Describe, tag::ROW_DESCRIPTION | tag::NO_DATA)
-            | (Request::Execute, tag::PORTAL_SUSPENDED)
-    )
 }
 
 #[cfg(test)]

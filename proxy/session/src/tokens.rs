@@ -58,11 +58,20 @@ impl TokenRequest {
     pub(super) fn again(fence: &SessionFence, held: &HeldTokens) -> Self {
         let mut again = Self::new(fence, held.value());
         for (terms, token) in again.terms.iter_mut().zip(held.tokens()) {
-            if token.grant == GrantMode::Enforced && terms.bounds.election().is_none() {
-                terms.bounds.max_step = Some(0);
+            if token.grant == GrantMode::Enforced {
+                raise_none(terms);
             }
         }
         again
+    }
+
+    /// Request for the token of a term, which the proxy has declared itself. After a repair of the scope it must not
+    /// raise the mark again.
+    #[must_use]
+    pub fn of_term(fence: &SessionFence, value: TokenValue) -> Self {
+        let mut request = Self::new(fence, value);
+        request.terms.iter_mut().for_each(raise_none);
+        request
     }
 
     /// Value that states the tokens.
@@ -116,6 +125,13 @@ impl TokenRequest {
     pub fn is_only_observed(&self) -> bool {
         let mut terms = self.terms.iter();
         terms.all(|terms| terms.purpose != Purpose::Admit)
+    }
+}
+
+/// Refuses a token above the mark. An election does so anyway, for all but the leader's.
+fn raise_none(terms: &mut Terms) {
+    if terms.bounds.election().is_none() {
+        terms.bounds.max_step = Some(0);
     }
 }
 

@@ -21,7 +21,10 @@ impl Inner {
         let before = self.marks.find(&declaration.scope);
         let before = before.and_then(|cached| cached.mark());
         let declared = self.driver.authority.declare(&declaration);
-        let declared = in_time(declared, deadline).await?;
+        let declared = in_time(declared, deadline).await;
+        // Once more, because the epoch may have been raised before the session was registered.
+        self.upkeep.note_joining();
+        let declared = declared?;
         let Plan { tasks, answer } = plan::after(declared, &declaration, &terms, before);
         for task in tasks {
             self.carry_out(task, &declaration, &terms, deadline).await?;

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pgpalisade_authority::{Claim, Declaration, LeaseTime, Leased, Mark, Scope, Token};
+use pgpalisade_fence::mark_cache::CachedMark;
 use pgpalisade_fence::{Purpose, Terms};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
@@ -46,8 +47,8 @@ struct Candidacy {
     tenure: Mutex<Tenure>,
     /// Signals that the lease is wanted for another time.
     changed: Notify,
-    /// The token taken under the lease.
-    token: OnceLock<Token>,
+    /// The mark raised under the lease, and the cached one of its incarnation or a later one.
+    taken: OnceLock<(Arc<CachedMark>, Mark)>,
 }
 
 /// A lease acquired for a session, before a token is taken under it.
@@ -104,8 +105,7 @@ impl Candidacy {
     async fn keep(self: Arc<Self>, lost: impl FnOnce() + Send) {
         let held = HeldLease::new(Arc::clone(&self));
         loop {
-            let due = self.tenure.lock().due(self.began.elapsed());
-            match due {
+            match self.due() {
                 Due::Later(at) => {
                     // Also wakes if the client asks for a time that ends sooner.
                     let _ = timeout_at(self.began + at, self.changed.notified()).await;
@@ -124,6 +124,22 @@ impl Candidacy {
                 }
             }
         }
+    }
+
+    fn due(&self) -> Due {
+        let mut tenure = self.tenure.lock();
+        // With a pool, or where the scope is only observed, its client stays.
+        if self.is_deposed() {
+            tenure.end();
+        }
+        tenure.due(self.began.elapsed())
+    }
+
+    /// Whether a higher token, or a repair of the scope, has deposed the holder.
+    fn is_deposed(&self) -> bool {
+        self.taken.get().is_some_and(|(cached, mark)| {
+            cached.incarnation() != mark.incarnation || !cached.is_current(mark.token)
+        })
     }
 
     async fn renew(&self, by: Duration, held: &HeldLease) {
@@ -148,7 +164,7 @@ impl Candidacy {
 impl Drop for Candidacy {
     fn drop(&mut self) {
         // A holder without a token has done nothing.
-        let has_vanished = self.token.get().is_some() && !self.tenure.get_mut().is_given_back();
+        let has_vanished = self.taken.get().is_some() && !self.tenure.get_mut().is_given_back();
         if has_vanished && self.ticket.delays() {
             self.ticket.vanish();
         } else {
@@ -179,7 +195,7 @@ impl Takeover {
             began: Instant::now(),
             tenure: Mutex::default(),
             changed: Notify::new(),
-            token: OnceLock::new(),
+            taken: OnceLock::new(),
         });
         let (waits, gone) = (Arc::clone(&candidacy), CancellationToken::new());
         // A caller that goes away leaves the queue. A request to the store is not cut off by that: it could overtake
@@ -232,7 +248,8 @@ impl Takeover {
         let mark = self.take_after_the_mark(ticket, declaration, terms).await?;
         let (candidacy, vacancies) = (acquired.candidacy, &self.inner.lease_queues.vacancies);
         vacancies.over(&candidacy.ticket.scope, mark.token, acquired.others_at);
-        let _first = candidacy.token.set(mark.token);
+        let cached = self.inner.marks.mark(&candidacy.ticket.scope);
+        let _first = candidacy.taken.set((cached, mark.clone()));
         let _just_acquired = candidacy.want(time);
         Ok(Lease {
             candidacy,
@@ -241,7 +258,7 @@ impl Takeover {
         })
     }
 
-    /// Prolongs a lease that the client has. Says whether it is held, and its token is still the mark.
+    /// Prolongs a lease that the client has. Says whether it is held, and its token is the mark as far as known here.
     ///
     /// Errors: [`DeclareError::LeaseHeld`] if the authority does not answer; the lease is still held then.
     pub async fn renew_lease(
@@ -249,9 +266,7 @@ impl Takeover {
         lease: &Lease,
         time: LeaseTime,
     ) -> Result<Leased, DeclareError> {
-        let cached = self.inner.marks.find(lease.scope());
-        let is_over = cached.is_some_and(|cached| cached.mark_above(lease.mark.token).is_some());
-        if is_over || lease.candidacy.want(time) == Leased::NotHeld {
+        if lease.candidacy.is_deposed() || lease.candidacy.want(time) == Leased::NotHeld {
             return Ok(Leased::NotHeld);
         }
         let ticket = lease.candidacy.ticket.clone();

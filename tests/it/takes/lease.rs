@@ -542,3 +542,16 @@ fn the_other_proxy_has_its_turn() {
         assert_accepted(&answer);
     });
 }
+
+/// It hangs, and a higher token has deposed it.
+#[test]
+fn a_deposed_client_that_shares_and_says_nothing_loses_its_lease() {
+    let stage = Stage::with_flags(SETUP, POOLED);
+    let mut hangs = stage.plain();
+    hangs.ok(LEASE);
+    let mut next = ask(&stage, LEASE);
+    assert_waits(&mut next);
+    stage.plain().ok("SET fencing.token = 'after:1'");
+    assert_gets(&mut next, "3");
+    hangs.fails("SELECT 1", "PF001");
+}

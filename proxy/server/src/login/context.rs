@@ -112,7 +112,7 @@ impl<'a> LoginContext<'a> {
         let value = term.value();
         let allowed = self.fence.may_declare_all(&value, Lifetime::Session);
         let allowed = self.unless_observed(allowed)?;
-        Ok(allowed.map(|()| TokenRequest::new(&self.fence, value)))
+        Ok(allowed.map(|()| TokenRequest::of_term(&self.fence, value)))
     }
 
     fn wanted_tokens(

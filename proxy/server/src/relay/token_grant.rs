@@ -157,11 +157,12 @@ impl Declarant {
             };
             let declared = match claim {
                 Claim::Lease(time) => {
+                    let terms = terms.clone();
                     match self
-                        .take_under_lease(&declaration, time, terms.clone())
+                        .declare_leased(declaration, time, terms, deadline)
                         .await
                     {
-                        Some(taken) => taken,
+                        Some(declared) => declared,
                         // The failed lease was only observed.
                         None => continue,
                     }
@@ -243,22 +244,31 @@ impl Declarant {
         Ok(())
     }
 
-    /// Returns the token of the session's lease, or takes the next one under an acquired lease. `None`: the session
-    /// has no lease.
-    async fn take_under_lease(
+    /// Takes the next token under an acquired lease, or declares that of a lease that the session has: it may be new
+    /// to this server process, or a repair may have deposed it. `None`: the session has no lease.
+    async fn declare_leased(
         &mut self,
-        declaration: &Declaration,
+        declaration: Declaration,
         time: LeaseTime,
-        terms: Terms,
+        mut terms: Terms,
+        deadline: Instant,
     ) -> Option<Result<Mark, DeclareError>> {
         let scope = &declaration.scope;
         if let Some(lease) = self.leases.iter().find(|lease| lease.scope() == scope) {
-            return Some(Ok(lease.mark().clone()));
+            let claim = Claim::Token(lease.mark().token);
+            terms.bounds.max_step = Some(0);
+            let again = Declaration {
+                claim,
+                ..declaration
+            };
+            return Some(self.takeover.declare(again, terms, deadline).await);
         }
         let mut acquired = self.acquired.iter();
         let at = acquired.position(|acquired| acquired.scope() == scope)?;
         let acquired = self.acquired.swap_remove(at);
-        let taking = self.takeover.take_under(acquired, declaration, time, terms);
+        let taking = self
+            .takeover
+            .take_under(acquired, &declaration, time, terms);
         Some(taking.await.map(|lease| {
             let mark = lease.mark().clone();
             self.leases.push(lease);

@@ -28,7 +28,7 @@ enum LeaseDemand {
     WhileHeld,
     /// The client must ask again before this time.
     Until(Duration),
-    /// The client has not asked again in time.
+    /// The client has not asked again in time, or was deposed.
     NoMore,
     /// The client has given the lease back.
     GivenBack,
@@ -126,6 +126,13 @@ impl Tenure {
             LeaseTime::Asked(_) => LeaseDemand::Until(now + time.duration()),
         };
         Leased::Held
+    }
+
+    /// Ends it for a holder that was deposed.
+    pub(in super::super) fn end(&mut self) {
+        if !self.is_given_back() {
+            self.demand = LeaseDemand::NoMore;
+        }
     }
 
     pub(in super::super) const fn give_back(&mut self) {

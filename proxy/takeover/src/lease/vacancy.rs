@@ -70,8 +70,8 @@ impl Drop for HeldLease {
     fn drop(&mut self) {
         let ticket = &self.0.ticket;
         ticket.queues.vacancies.meters.leases.dec();
-        if let Some(token) = self.0.token.get() {
-            ticket.queues.vacancies.ended(&ticket.scope, *token);
+        if let Some((_, mark)) = self.0.taken.get() {
+            ticket.queues.vacancies.ended(&ticket.scope, mark.token);
         }
     }
 }
