@@ -51,10 +51,9 @@ const SEE_LOG: &str = "See the log of pgpalisade.";
 const RELOAD_WITHIN: Duration = Duration::from_secs(30);
 
 /// Tables that HTTP shows.
-pub(crate) const OVER_HTTP: [&str; 7] = [
+pub(crate) const OVER_HTTP: [&str; 6] = [
     "scopes",
     "takeovers",
-    "overlaps",
     "rejections",
     "sessions",
     "pools",

@@ -33,7 +33,6 @@ mod messages;
 mod metrics;
 mod open_files;
 mod openapi;
-mod overlaps;
 mod packages;
 mod policy;
 mod policy_examples;

@@ -8,7 +8,6 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use pgpalisade_test_servers::http::{Answer, Http};
 use pgpalisade_test_servers::machine::{Signal, repository, signal, wait_for, wait_until};
-use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
 use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
 use pgpalisade_test_servers::stage::Stage;
@@ -20,10 +19,6 @@ use schema::{faults, names, resolve};
 
 /// The page for people, and its data: not for programs.
 const DASHBOARD: [&str; 2] = ["/", "/api/v1/events"];
-
-/// Writers that pass without a token.
-const OBSERVED: &str =
-    "[[session]]\nname = \"old\"\nmatch = { application_name = \"old *\" }\nmode = \"observe\"\n";
 
 /// Responses that no test can cause: only a proxy that has lost a thread sends them.
 const NOT_CAUSED: [(&str, u16); 3] = [("/healthz", 503), ("/metrics", 500), ("/api/v1/pools", 503)];
@@ -163,16 +158,6 @@ fn act(stage: &Stage) -> Vec<Wire> {
     let mut old = login("33");
     old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
     let new = login("34");
-    let [mut one, mut other] = ["old A", "old B"].map(|name| {
-        Wire::login(
-            &stage.proxy.endpoint(),
-            &trusted(&[("application_name", name)]),
-        )
-    });
-    for _ in 0..2 {
-        one.ok("INSERT INTO jobs VALUES (1)");
-        other.ok("INSERT INTO jobs VALUES (1)");
-    }
     let mut plain = stage.plain();
     let traced = "INSERT INTO jobs VALUES (1) \
                   /*traceparent='00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'*/";
@@ -201,8 +186,7 @@ fn answers_are_as_described() {
     let postgres = Postgres::start();
     postgres.sql("CREATE TABLE jobs (id int)");
     let http = Http::free();
-    let policy = PolicyFile::new(OBSERVED);
-    let options = options(http, &postgres).policy(&policy).flag(
+    let options = options(http, &postgres).flag(
         "--listener",
         "{ listen = \"127.0.0.1:0\", token = \"elected=lease\" }",
     );

@@ -6,11 +6,9 @@
 //! Of repeated refusals only the first ones are recorded, and the others counted. Refusals before authentication
 //! count as one kind: the name in them is not proved.
 //!
-//! The last records are also in memory, and so are writers without a token that have taken turns ([`overlaps`]).
-//! [`report`] sums up a file.
+//! The last records are also in memory. [`report`] sums up a file.
 
 pub mod line;
-pub mod overlaps;
 mod recent;
 mod record;
 mod repeats;
@@ -28,12 +26,8 @@ use std::time::Duration;
 pub use pgpalisade_logins::SessionLabel;
 pub use record::{RecordedStatement, RejectionRecord, moment, rfc3339};
 
-use jiff::Timestamp;
-use overlaps::{Overlap, OverlapWriter, Overlaps};
 use parking_lot::Mutex;
-use pgpalisade_fence::rejection::Enforcement;
 use pgpalisade_fence::statement_text::Literals;
-use pgpalisade_policies::Class;
 use pgpalisade_session::action::JudgedText;
 use recent::Recent;
 use repeats::Repeats;
@@ -80,29 +74,12 @@ struct LogState {
     dropped: AtomicU64,
     repeats: Repeats,
     recent: Recent,
-    overlaps: Mutex<Overlaps>,
     reopen: AtomicBool,
 }
 
 enum Message {
     Record(Arc<RejectionRecord>),
     Wake,
-}
-
-impl LogState {
-    fn note_overlap(&self, record: &RejectionRecord) {
-        let session = &record.session;
-        let is_let_pass = record.enforced == Enforcement::Observed && session.is_authenticated();
-        if let (true, Some(Class::Write), Some(scope)) = (is_let_pass, record.needs, &record.scope)
-            && let Ok(at) = Timestamp::try_from(record.time)
-        {
-            let writer = OverlapWriter {
-                application: session.application_name.clone(),
-                host: session.client_addr.ip().map(|host| host.to_string()),
-            };
-            self.overlaps.lock().note(scope, writer, at);
-        }
-    }
 }
 
 impl RejectionLog {
@@ -169,11 +146,6 @@ impl RejectionLog {
         self.inner.shared.recent.read()
     }
 
-    /// Writers without tokens that have taken turns, the latest first.
-    pub fn overlaps(&self) -> Vec<Overlap> {
-        self.inner.shared.overlaps.lock().list()
-    }
-
     /// Keeps a record and hands it to the writer, unless it repeats others. Never waits: if the writer cannot keep
     /// up, the record is dropped, and a later line `{"time":...,"dropped":n}` counts it.
     pub fn record(&self, record: RejectionRecord) {
@@ -181,7 +153,6 @@ impl RejectionLog {
             return;
         };
         let shared = &self.inner.shared;
-        shared.note_overlap(&record);
         let Some(record) = shared.repeats.admit(record) else {
             return;
         };

@@ -17,7 +17,7 @@ use super::table::{
 };
 use super::{pgbouncer, refusals, takeovers};
 
-pub(super) const TABLES: [Table; 9] = [
+pub(super) const TABLES: [Table; 8] = [
     Table {
         name: "AUTHORITY",
         help: "the token authority, and the control connection",
@@ -29,14 +29,6 @@ pub(super) const TABLES: [Table; 9] = [
         help: "this list",
         columns: "command text, right text, help text",
         rows: Rows::Known(help),
-    },
-    Table {
-        name: "OVERLAPS",
-        help: "writers without a token that took turns in one scope, in observe mode",
-        columns: "\
-            scope text, application_name text, client_host text, other_application_name text, \
-            other_client_host text, since text, until text, seconds int8, turns int8",
-        rows: Rows::Known(refusals::overlaps),
     },
     Table {
         name: "POLICY",

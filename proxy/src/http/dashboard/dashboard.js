@@ -8,9 +8,6 @@ const TABLES = {
   takeovers: [["scope", "scope"], ["from", "from", "number"], ["to", "to", "number"], ["raised_at", "when", "time"],
     ["raised_by", "by", "long"], ["outcome", "outcome", "outcome"], ["sessions", "ended", "number"],
     ["transactions", "in transaction", "number"], ["took_us", "took", "took"], ["why", "why", "long"]],
-  overlaps: [["scope", "scope"], ["application_name", "one"], ["client_host", "at"], ["other_application_name", "the other"],
-    ["other_client_host", "at"], ["since", "since", "time"], ["until", "until", "time"], ["seconds", "seconds", "number"],
-    ["turns", "turns", "number"]],
   rejections: [["time", "when", "time"], ["kind", "kind"], ["sqlstate", "code", "code"], ["scope", "scope"],
     ["token", "token", "number"], ["mark", "mark", "number"], ["application_name", "application"],
     ["statement", "statement", "long"], ["reason", "reason", "long"], ["user", "user"], ["database", "database"],
@@ -187,13 +184,6 @@ function concerns() {
         "The new leader is refused (PF006) until those sessions are gone: end the server processes named here, "
         + "or restart their machine. The takeover continues when the leader declares its token again.");
     }
-  }
-  for (const row of picture.overlaps.rows ?? []) {
-    if (now() - Date.parse(row.until) > RECENT_MS) continue;
-    const name = (application, host) => `${application ?? "an application without a name"} at ${host}`;
-    say("warn", `Two writers take turns in scope ${row.scope} without a token: `
-      + `${name(row.application_name, row.client_host)}, and ${name(row.other_application_name, row.other_client_host)}`,
-      "If only one of them should write, both believe that they lead. Let each declare the token of its election.");
   }
   const recent = (picture.rejections.rows ?? [])
     .filter((row) => row.sqlstate === "PF001" && row.enforced === "yes" && row.kind !== "session_ended")
