@@ -68,7 +68,7 @@ fn shorten(mut text: String, whole: bool) -> String {
 /// The text, and whether it is all of it.
 fn without_literals(sql: &str) -> (String, bool) {
     let mut out = String::with_capacity(sql.len().min(MAX_STATEMENT));
-    let mut tokens = tokens(sql);
+    let mut tokens = Tokens { rest: sql };
     while out.len() <= MAX_STATEMENT
         && let Some(token) = tokens.next()
     {
@@ -76,14 +76,14 @@ fn without_literals(sql: &str) -> (String, bool) {
             Token::Space if out.is_empty() || out.ends_with(' ') => {}
             Token::Space => out.push(' '),
             Token::Literal => out.push(GONE),
-            Token::Parameter(text) | Token::Quoted(text) | Token::Plain(text) => out.push_str(text),
+            Token::Kept(text) => out.push_str(text),
             Token::Doubt => return (out, false),
         }
     }
     (out, true)
 }
 
-/// Operator characters. A `?` is none: in a record it stands for a literal.
+/// Operator characters.
 const OPERATORS: &str = "+-*/<>=~!@#%^&|`:";
 
 /// Characters that let an operator of several characters end in a sign.
@@ -93,31 +93,19 @@ const LETS_SIGN_END: &str = "~!@#%^&|`";
 /// Begins no token.
 const NO_TOKEN: &str = "\\";
 
-/// A token of SQL, also of a text without its literals.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Token<'a> {
+enum Token<'a> {
     /// White space or a comment.
     Space,
     /// A string or a number.
     Literal,
-    /// `$1`.
-    Parameter(&'a str),
-    /// A name in quotes.
-    Quoted(&'a str),
-    /// A word, an operator, a bracket or the like.
-    Plain(&'a str),
+    /// A name, a parameter, an operator, a bracket or the like.
+    Kept(&'a str),
     /// The rest, which may be part of a literal.
     Doubt,
 }
 
-/// Reads the tokens of a text.
-pub const fn tokens(sql: &str) -> Tokens<'_> {
-    Tokens { rest: sql }
-}
-
 /// Tokens of a text, to the first doubt.
-#[derive(Debug)]
-pub struct Tokens<'a> {
+struct Tokens<'a> {
     rest: &'a str,
 }
 
@@ -145,14 +133,13 @@ impl<'a> Tokens<'a> {
             '$' => self.dollar(),
             '0'..='9' => self.number(),
             '.' if second.is_some_and(u8::is_ascii_digit) => self.number(),
-            '.' if self.rest.starts_with("...") => self.take(3).map(Token::Plain),
             '-' if self.rest.starts_with("--") => {
                 let end = self.rest.find(['\n', '\r']).unwrap_or(self.rest.len());
                 self.take(end).map(|_| Token::Space)
             }
             '/' if self.rest.starts_with("/*") => self.block_comment(),
             '_' | 'a'..='z' | 'A'..='Z' | '\u{80}'.. => self.word(),
-            '(' | ')' | '[' | ']' | ',' | ';' | '.' | '?' => self.take(1).map(Token::Plain),
+            '(' | ')' | '[' | ']' | ',' | ';' | '.' | '?' => self.take(1).map(Token::Kept),
             _ if OPERATORS.contains(next) => self.operator(),
             // A backslash, a brace or a control character outside quotes is no SQL: we may have lost track of a quote.
             _ => None,
@@ -182,7 +169,7 @@ impl<'a> Tokens<'a> {
         let has_sign_end = run.contains(|c| LETS_SIGN_END.contains(c));
         let signs: &[char] = if has_sign_end { &[] } else { &['+', '-'] };
         let length = run.trim_end_matches(signs).len().max(1);
-        self.take(length).map(Token::Plain)
+        self.take(length).map(Token::Kept)
     }
 
     /// `'...'`. Whether a backslash escapes depends on standard_conforming_strings: if that moves the end, the rest
@@ -205,7 +192,7 @@ impl<'a> Tokens<'a> {
         loop {
             let quote = from + self.rest.get(from..)?.find('"')?;
             if self.rest.as_bytes().get(quote + 1) != Some(&b'"') {
-                return self.take(quote + 1).map(Token::Quoted);
+                return self.take(quote + 1).map(Token::Kept);
             }
             from = quote + 2;
         }
@@ -216,7 +203,7 @@ impl<'a> Tokens<'a> {
         let body = self.rest.get(1..)?;
         let digits = body.bytes().take_while(u8::is_ascii_digit).count();
         if digits > 0 {
-            return self.take(1 + digits).map(Token::Parameter);
+            return self.take(1 + digits).map(Token::Kept);
         }
         let tag_len = 2 + body.find('$')?;
         let tag = self.rest.get(..tag_len)?;
@@ -282,13 +269,13 @@ impl<'a> Tokens<'a> {
             }
             // No name comes directly before a quote: the rest is in doubt.
             _ if quoted => None,
-            _ => Some(Token::Plain(word)),
+            _ => Some(Token::Kept(word)),
         }
     }
 }
 
 /// Whether a character may be in a word.
-pub fn is_word(c: char) -> bool {
+fn is_word(c: char) -> bool {
     c == '_' || c == '$' || c.is_ascii_alphanumeric() || !c.is_ascii()
 }
 

@@ -52,22 +52,6 @@ pub struct Record {
     pub scope: Option<String>,
     pub token: Option<u64>,
     pub mark: Option<u64>,
-    /// The refused session.
-    #[serde(flatten)]
-    pub session: RecordedClient,
-    /// The refused statement, if there was one.
-    #[serde(flatten)]
-    pub statement: LoggedStatement,
-    pub reason: Option<String>,
-    /// Whether the refusal was carried out.
-    #[serde(deserialize_with = "enforcement")]
-    pub enforced: Enforcement,
-    /// Number of refusals that the record stands for.
-    pub count: u32,
-}
-
-#[derive(Debug, Deserialize)]
-pub struct RecordedClient {
     pub user: String,
     pub(crate) database: String,
     #[serde(rename = "application_name")]
@@ -76,28 +60,25 @@ pub struct RecordedClient {
     #[serde(rename = "client_addr", deserialize_with = "host")]
     pub client: String,
     pub authenticated: bool,
-}
-
-#[derive(Debug, Deserialize)]
-pub struct LoggedStatement {
-    /// In the words of the policy.
-    #[serde(rename = "statement_class")]
-    pub(crate) class: Option<String>,
-    #[serde(rename = "statement")]
-    pub text: Option<String>,
+    /// The refused statement, if there was one.
+    pub statement: Option<String>,
+    pub reason: Option<String>,
+    /// Whether the refusal was carried out.
+    #[serde(deserialize_with = "enforcement")]
+    pub enforced: Enforcement,
+    /// Number of refusals that the record stands for.
+    pub count: u32,
 }
 
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     pub since: Option<Timestamp>,
-    pub until: Option<Timestamp>,
     pub scope: Option<String>,
-    pub enforced: Option<Enforcement>,
 }
 
 impl Filter {
     pub fn takes_time(&self, time: Timestamp) -> bool {
-        self.since.is_none_or(|since| time >= since) && self.until.is_none_or(|until| time < until)
+        self.since.is_none_or(|since| time >= since)
     }
 
     pub fn takes_scope(&self, record: &Record) -> bool {
@@ -105,9 +86,7 @@ impl Filter {
     }
 
     pub fn takes(&self, record: &Record) -> bool {
-        self.takes_time(record.time)
-            && self.takes_scope(record)
-            && self.enforced.is_none_or(|only| only == record.enforced)
+        self.takes_time(record.time) && self.takes_scope(record)
     }
 }
 
@@ -232,9 +211,6 @@ mod tests {
             panic!("no record");
         };
         assert_eq!((record.enforced, record.count), (Enforcement::Observed, 2));
-        assert_eq!(
-            (record.session.client.as_str(), record.scope),
-            ("::1", None)
-        );
+        assert_eq!((record.client.as_str(), record.scope), ("::1", None));
     }
 }

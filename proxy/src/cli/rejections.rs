@@ -75,7 +75,6 @@ pub(super) fn run(args: &RejectionsArgs) -> Result<(), Failure> {
     let filter = Filter {
         since: args.since,
         scope: args.scope.as_ref().map(ToString::to_string),
-        ..Filter::default()
     };
     let form = if args.json { Form::Json } else { Form::Table };
     if !args.follow {

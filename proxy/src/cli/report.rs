@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use pgpalisade_authority::Scope;
-use pgpalisade_fence::rejection::Enforcement;
 use pgpalisade_rejection_log::line::Filter;
 use pgpalisade_rejection_log::report::Report;
 
@@ -18,13 +17,12 @@ use super::{Failure, failed};
 
 /// Sum up a rejection log, and say whether the fence can be switched on
 ///
-/// Counts refused and observed requests by reason, scope, user, application, database, client and shape of the
-/// statement, and ends with what would have been refused, to whom, and what to do about it. Needs no server. Lines
-/// that are not records are counted.
+/// Says what was refused, or would have been, to whom, and what to do about it. Needs no server. Lines that are not
+/// records are counted.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     pgpalisade report /var/log/pgpalisade/rejections.jsonl\n  \
-    pgpalisade report --observed --since 24h /var/log/pgpalisade/rejections.jsonl*\n  \
+    pgpalisade report --since 24h /var/log/pgpalisade/rejections.jsonl*\n  \
     zcat rejections.jsonl.*.gz | pgpalisade report --json -")]
 pub(super) struct ReportArgs {
     /// Files to read, rotated ones too, in any order; "-" is standard input
@@ -33,18 +31,9 @@ pub(super) struct ReportArgs {
     /// Only records from this time on: 2026-11-21T03:00:00Z, 2026-11-21 (UTC), or 90min, 24h, 7d ago
     #[arg(long, value_name = "TIME", value_parser = moment)]
     since: Option<Timestamp>,
-    /// Only records before this time
-    #[arg(long, value_name = "TIME", value_parser = moment)]
-    until: Option<Timestamp>,
     /// Only records of this scope; if there is none, the exit code is 1
     #[arg(long, value_name = "NAME", value_parser = clap::value_parser!(Scope))]
     scope: Option<Scope>,
-    /// Only what was recorded and let pass
-    #[arg(long, conflicts_with = "refused")]
-    observed: bool,
-    /// Only what was refused
-    #[arg(long)]
-    refused: bool,
     /// Rows of each table
     #[arg(long, value_name = "N", default_value = "10")]
     top: NonZeroUsize,
@@ -55,13 +44,7 @@ pub(super) struct ReportArgs {
 pub(super) fn run(args: &ReportArgs) -> Result<(), Failure> {
     let mut report = Report::new(Filter {
         since: args.since,
-        until: args.until,
         scope: args.scope.as_ref().map(ToString::to_string),
-        enforced: match (args.observed, args.refused) {
-            (true, _) => Some(Enforcement::Observed),
-            (false, true) => Some(Enforcement::Refused),
-            (false, false) => None,
-        },
     });
     for path in &args.files {
         read(path, &mut report).map_err(failed)?;
@@ -78,11 +61,10 @@ pub(super) fn run(args: &ReportArgs) -> Result<(), Failure> {
 
 fn read(path: &Path, report: &mut Report) -> Result<(), RejectionFileError> {
     let mut from = rejection_file::open(path, "report")?;
-    let understood = report
-        .read(&mut from)
-        .map_err(|source| RejectionFileError::Read(path.into(), source))?;
-    if understood.foreign_lines > 0 && !understood.is_a_log() {
-        return Err(RejectionFileError::NoLog(path.into()));
+    let is_log = report.read(&mut from);
+    if is_log.map_err(|source| RejectionFileError::Read(path.into(), source))? {
+        Ok(())
+    } else {
+        Err(RejectionFileError::NoLog(path.into()))
     }
-    Ok(())
 }

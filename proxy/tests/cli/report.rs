@@ -41,10 +41,6 @@ fn files_and_standard_input_are_one_report() {
     assert_eq!(report["read"]["records"], 5);
     assert_eq!(report["read"]["torn_ends"], 1);
     assert_eq!(report["total"]["observed"], 5);
-    assert_eq!(
-        report["statements"]["rows"][0]["shape"],
-        "insert into t values (?)"
-    );
     assert_eq!(report["verdict"]["answer"], "not_yet");
 }
 
@@ -55,7 +51,11 @@ fn the_page_ends_with_what_to_do() {
     let (_, verdict) = page.split_once("\nVerdict: not yet.").unwrap();
     assert!(verdict.contains("SET fencing.token"), "{page}");
     assert!(verdict.contains("worker"), "{page}");
-    let page = check(&place.report(&["--refused", "-"], NO_TOKEN), 0, "");
+    let page = check(
+        &place.report(&["--scope=default", "--since=2026-11-22", "-"], NO_TOKEN),
+        0,
+        "",
+    );
     assert!(
         page.contains("without   1  records that the flags leave out"),
         "{page}"
@@ -85,9 +85,7 @@ fn a_scope_without_records_is_said() {
 #[test]
 fn names_from_the_log_cannot_steer_the_terminal() {
     let place = Place::new();
-    let line = NO_TOKEN
-        .replace("worker", "\\u001b[2Jworker")
-        .replace("INTO t", "INTO \\\"\\u001bt\\\"");
+    let line = NO_TOKEN.replace("worker", "\\u001b[2Jworker");
     let page = check(&place.report(&["-"], &line), 0, "");
     assert!(
         page.contains("?[2Jworker") && !page.contains('\u{1b}'),
@@ -136,7 +134,7 @@ fn what_cannot_be_read_is_an_error_that_says_what_to_do() {
         &[][..],
         &["--since=yesterday", "-"],
         &["--top=0", "-"],
-        &["--observed", "--refused", "-"],
+        &["--observed", "-"],
         &["--scope=", "-"],
     ] {
         check(&place.report(arguments, ""), 2, "--help");

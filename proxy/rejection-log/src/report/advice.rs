@@ -122,10 +122,9 @@ pub(super) fn reach(
     total: &Count,
     top: usize,
 ) -> Advice {
-    let all = who.top(usize::MAX);
     let mut findings: Vec<Finding> = Vec::new();
     let mut open = Count::default();
-    for row in all.rows {
+    for row in who.rows() {
         let (todo, advice) = judge(&row.key.kind);
         if todo == Todo::Something {
             open.add(&row.count);
@@ -147,7 +146,7 @@ pub(super) fn reach(
     }
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.count.total()));
     // Records without a row may be of any kind.
-    open.add(&all.others);
+    open.add(&who.beyond);
     let answer = match answer(total, &open) {
         Readiness::Ready | Readiness::NothingRecorded if understood.dropped > 0 => {
             Readiness::Incomplete
@@ -158,7 +157,7 @@ pub(super) fn reach(
         answer,
         headline: headline(answer, &open),
         findings,
-        cautions: cautions(understood, &all.others),
+        cautions: cautions(understood, &who.beyond),
     }
 }
 
@@ -234,7 +233,7 @@ fn cautions(understood: &Understood, others: &Count) -> Vec<String> {
     }
     if others.total() > 0 {
         cautions.push(format!(
-            "{} came from more users and applications than are counted separately. Use --since, --until and --scope \
+            "{} came from more users and applications than are counted separately. Use --since and --scope \
              to see them.",
             counted(others.total(), "record")
         ));

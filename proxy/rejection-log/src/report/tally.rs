@@ -56,31 +56,22 @@ impl Count {
 
 /// Counts by key. Beyond its limit of keys, records are counted together.
 #[derive(Debug)]
-pub(super) struct Tally<K, V = ()> {
-    counts: HashMap<K, (Count, V)>,
+pub(super) struct Tally<K> {
+    counts: HashMap<K, Count>,
     limit: usize,
-    beyond: Count,
-}
-
-/// The keys with the highest counts, and all others together.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Top<K, V = ()> {
-    pub rows: Vec<TallyRow<K, V>>,
-    pub others: Count,
+    /// Records of all other keys.
+    pub(super) beyond: Count,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct TallyRow<K, V = ()> {
+pub struct TallyRow<K> {
     #[serde(flatten)]
     pub key: K,
     #[serde(flatten)]
     pub count: Count,
-    /// From the first record.
-    #[serde(flatten)]
-    pub value: V,
 }
 
-impl<K: Eq + Hash + Ord + Clone, V: Clone> Tally<K, V> {
+impl<K: Eq + Hash + Ord + Clone> Tally<K> {
     pub(super) fn new(limit: usize) -> Self {
         Self {
             counts: HashMap::new(),
@@ -89,37 +80,28 @@ impl<K: Eq + Hash + Ord + Clone, V: Clone> Tally<K, V> {
         }
     }
 
-    /// Counts one record. `first` makes the value of a new key.
-    pub(super) fn add(&mut self, key: K, one: &Count, first: impl FnOnce() -> V) {
-        if let Some((count, _)) = self.counts.get_mut(&key) {
+    pub(super) fn add(&mut self, key: K, one: &Count) {
+        if let Some(count) = self.counts.get_mut(&key) {
             count.add(one);
         } else if self.counts.len() < self.limit {
-            self.counts.insert(key, (*one, first()));
+            self.counts.insert(key, *one);
         } else {
             self.beyond.add(one);
         }
     }
 
     /// The highest counts first; equal ones ordered by key.
-    pub(super) fn top(&self, rows: usize) -> Top<K, V> {
-        let mut all: Vec<_> = self.counts.iter().collect();
-        all.sort_by(|(key, (count, _)), (other_key, (other, _))| {
-            let by_count = other.total().cmp(&count.total());
-            by_count.then_with(|| key.cmp(other_key))
-        });
-        let mut others = self.beyond;
-        for (_, (count, _)) in all.iter().skip(rows) {
-            others.add(count);
-        }
-        let row = |(key, (count, value)): (&K, &(Count, V))| TallyRow {
+    pub(super) fn rows(&self) -> Vec<TallyRow<K>> {
+        let row = |(key, count): (&K, &Count)| TallyRow {
             key: key.clone(),
             count: *count,
-            value: value.clone(),
         };
-        Top {
-            rows: all.into_iter().take(rows).map(row).collect(),
-            others,
-        }
+        let mut rows: Vec<_> = self.counts.iter().map(row).collect();
+        rows.sort_by(|a, b| {
+            let by_count = b.count.total().cmp(&a.count.total());
+            by_count.then_with(|| a.key.cmp(&b.key))
+        });
+        rows
     }
 }
 
@@ -139,23 +121,23 @@ mod tests {
     fn memory_is_bounded_and_nothing_is_lost() {
         let mut tally = Tally::<i64>::new(100);
         for key in 0..100_000 {
-            tally.add(key, &at(key), || ());
+            tally.add(key, &at(key));
         }
         for second in 0..10 {
-            tally.add(7, &at(second), || ());
+            tally.add(7, &at(second));
         }
         assert_eq!(tally.counts.len(), 100);
-        let top = tally.top(3);
-        let keys: Vec<i64> = top.rows.iter().map(|row| row.key).collect();
+        let rows = tally.rows();
+        let keys: Vec<i64> = rows.iter().take(3).map(|row| row.key).collect();
         assert_eq!(keys, [7, 0, 1]);
-        let seven = top.rows.first().unwrap().count;
+        let seven = rows.first().unwrap().count;
         assert_eq!((seven.refused, seven.observed), (5, 6));
         assert_eq!((seven.first, seven.last), (at(0).first, at(9).last));
-        let rows: u64 = top.rows.iter().map(|row| row.count.total()).sum();
-        assert_eq!(rows + top.others.total(), 100_010);
+        let counted: u64 = rows.iter().map(|row| row.count.total()).sum();
+        assert_eq!(counted + tally.beyond.total(), 100_010);
         assert_eq!(
-            (top.others.first, top.others.last),
-            (at(2).first, at(99_999).last)
+            (tally.beyond.first, tally.beyond.last),
+            (at(100).first, at(99_999).last)
         );
     }
 }

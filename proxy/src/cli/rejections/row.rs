@@ -68,16 +68,16 @@ fn of_record(record: &Record) -> String {
     if record.count > 1 {
         what.push(format!("{} times:", record.count));
     }
-    if !record.session.authenticated {
+    if !record.authenticated {
         what.push("not logged in:".to_owned());
     }
     if record.enforced == Enforcement::Observed {
         what.push("observed:".to_owned());
     }
-    what.extend(record.statement.text.clone());
+    what.extend(record.statement.clone());
     // The reason, if the kind does not tell it.
     match &record.reason {
-        Some(reason) if record.statement.text.is_some() => what.push(format!("({reason})")),
+        Some(reason) if record.statement.is_some() => what.push(format!("({reason})")),
         Some(reason) => what.push(reason.clone()),
         None => {}
     }
@@ -88,9 +88,9 @@ fn of_record(record: &Record) -> String {
             record.scope.as_deref().unwrap_or("-"),
             &number(record.token),
             &number(record.mark),
-            &record.session.user,
-            record.session.application.as_deref().unwrap_or("-"),
-            &record.session.client,
+            &record.user,
+            record.application.as_deref().unwrap_or("-"),
+            &record.client,
         ],
         last: &what.join(" "),
     };
