@@ -101,7 +101,7 @@ bench: packages-test release ## Measure the proxy beside its peers, 40 minutes (
 	$(CARGO) build --release --locked --bins --package pgpalisade-bench
 	@"$(BENCH)" $(ARGS)
 
-bench-micro: packages-build ## Time the parts of the data path one by one (ARGS=classified: only those with this in their name)
+bench-micro: packages-build ## Time the classification of a text (ARGS=classified: only those with this in their name)
 	$(CARGO) bench --locked --package pgpalisade-bench --bench micro -- $(ARGS)
 
 check: packages-build ## rustfmt and clippy, warnings denied; the fuzz targets, and the authority without etcd, too

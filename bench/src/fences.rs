@@ -87,7 +87,6 @@ pub(crate) fn fences(plan: &BenchPlan) -> Vec<Record> {
                     protocol: "prepared",
                     clients,
                     script: Some(script(dir.path(), statements)),
-                    rate: None,
                     options: way.options(),
                     window: plan.window,
                 };

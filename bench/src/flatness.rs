@@ -24,7 +24,7 @@ const ACTIVE: u32 = 16;
 const SETTLE: Duration = Duration::from_millis(500);
 
 /// Each session of PostgreSQL maps all buffers.
-pub(crate) const FEW_BUFFERS: &str = "shared_buffers=16MB";
+const FEW_BUFFERS: &str = "shared_buffers=16MB";
 
 /// Idle sessions behind a proxy, with a separate PostgreSQL.
 struct Crowd {
@@ -113,7 +113,6 @@ fn cost(
     window: Duration,
 ) -> Option<(Figure, f64)> {
     let load = Load {
-        rate: None,
         protocol: "prepared",
         clients: ACTIVE,
         script,

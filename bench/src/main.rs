@@ -8,7 +8,6 @@
     reason = "a benchmark that cannot go on has no figures"
 )]
 
-mod chart;
 mod fences;
 mod flatness;
 mod handover;
@@ -17,7 +16,6 @@ mod pgbench;
 mod plan;
 mod process;
 mod record;
-mod soak;
 mod table;
 mod takeover;
 mod tls;
@@ -55,10 +53,7 @@ struct Flags {
     /// What is measured
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Measurement::value_variants().to_vec())]
     only: Vec<Measurement>,
-    /// Instead of all that: 5,000 idle sessions and 500 active ones for ten minutes, watched in turns; prints a table
-    #[arg(long, conflicts_with_all = ["only", "out"])]
-    soak: bool,
-    /// Where overhead.csv, overhead.svg and the table, overhead-table.md, are put [default: target/bench]
+    /// Where overhead.csv and the table, overhead-table.md, are put [default: target/bench]
     #[arg(long, value_name = "DIRECTORY")]
     out: Option<PathBuf>,
 }
@@ -72,10 +67,6 @@ fn main() -> Result<(), Box<dyn Error>> {
             "This is a debug build: its figures are good for nothing but trying the program."
         );
     }
-    if flags.soak {
-        print!("{}\n\n{}", machine()?, soak::soak(&plan.soak));
-        return Ok(());
-    }
     let out = flags
         .out
         .unwrap_or_else(|| repository().join("target/bench"));
@@ -86,11 +77,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         // After each measurement, so that a later failure loses nothing.
         record::write(&out.join("overhead.csv"), &records)?;
     }
-    chart::draw(&out.join("overhead.svg"), &records)?;
     let table = table::markdown(&records);
     fs::write(out.join("overhead-table.md"), &table)?;
     print!("{}\n\n{table}", machine()?);
-    eprintln!("\nall rounds, the chart and this table: {}", out.display());
+    eprintln!("\nall rounds and this table: {}", out.display());
     Ok(())
 }
 

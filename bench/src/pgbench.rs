@@ -30,8 +30,6 @@ pub(crate) struct Load {
     pub(crate) script: Option<PathBuf>,
     /// `PGOPTIONS` of the sessions.
     pub(crate) options: String,
-    /// Transactions per second of all clients together; `None`: as many as possible.
-    pub(crate) rate: Option<u32>,
     /// Transactions that end in it are counted.
     pub(crate) window: Duration,
 }
@@ -53,17 +51,17 @@ pub(crate) fn run(way: &Way, load: &Load) -> Vec<(Figure, f64)> {
     sleep(load.window);
     let to = Moment::now(way);
     let log = pgbench.end();
-    figures(&log, &from, &to)
+    summary(log.lines().filter_map(transaction), &from, &to)
 }
 
 #[derive(Debug)]
-pub(crate) struct Pgbench {
+struct Pgbench {
     process: Child,
     dir: TempDir,
 }
 
 impl Pgbench {
-    pub(crate) fn start(way: &Way, load: &Load) -> Self {
+    fn start(way: &Way, load: &Load) -> Self {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let mut command = program("pgbench", way.endpoint());
         command
@@ -79,9 +77,6 @@ impl Pgbench {
             Some(script) => command.arg("-f").arg(script),
             None => command.arg("-S"),
         };
-        if let Some(rate) = load.rate {
-            command.arg(format!("--rate={rate}"));
-        }
         let process = command.spawn().expect("start pgbench");
         let mut pgbench = Self { process, dir };
         let bound = machine::PATIENCE + load.clients * LOGIN_MAX;
@@ -97,7 +92,7 @@ impl Pgbench {
     }
 
     /// Returns the log.
-    pub(crate) fn end(mut self) -> String {
+    fn end(mut self) -> String {
         // pgbench's own timer sends the same signal.
         machine::signal(self.process.id(), Signal::ALARM);
         let status = machine::reap(&mut self.process, machine::PATIENCE);
@@ -139,10 +134,6 @@ pub(crate) fn micros() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let micros = since.expect("after 1970").as_micros();
     u64::try_from(micros).expect("before the year 500,000")
-}
-
-pub(crate) fn figures(log: &str, from: &Moment, to: &Moment) -> Vec<(Figure, f64)> {
-    summary(log.lines().filter_map(transaction), from, to)
 }
 
 /// From the end and the latency of each transaction in microseconds.
@@ -199,7 +190,8 @@ mod tests {
             micros: seconds * 1_000_000,
             cpu: Some(Duration::from_micros(cpu)),
         };
-        let found = figures(&lines.join("\n"), &at(11, 1_000), &at(13, 1_060));
+        let ended = lines.into_iter().filter_map(transaction);
+        let found = summary(ended, &at(11, 1_000), &at(13, 1_060));
         let expect = [
             (Figure::Rate, 1.5),
             (Figure::Median, 200.0),

@@ -37,17 +37,6 @@ pub(crate) struct BenchPlan {
     pub(crate) scopes: &'static [u32],
     pub(crate) takeovers: u32,
     pub(crate) old_sessions: &'static [u32],
-    pub(crate) soak: Soak,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Soak {
-    pub(crate) idle: u32,
-    pub(crate) active: u32,
-    /// Transactions per second of all sessions together: below capacity, so that latency is not a queue.
-    pub(crate) rate: u32,
-    pub(crate) cycles: u32,
-    pub(crate) phase: Duration,
 }
 
 impl Size {
@@ -64,13 +53,6 @@ impl Size {
             scopes: &[1, 1_000, 100_000],
             takeovers: 30,
             old_sessions: &[0, 1, 20, 100],
-            soak: Soak {
-                idle: 5_000,
-                active: 500,
-                rate: 500,
-                cycles: 10,
-                phase: Duration::from_secs(15),
-            },
         };
         match self {
             Self::Full => full,
@@ -78,13 +60,6 @@ impl Size {
                 rounds: 5,
                 window: Duration::from_millis(500),
                 takeovers: 10,
-                soak: Soak {
-                    idle: 1_000,
-                    active: 100,
-                    cycles: 4,
-                    phase: Duration::from_secs(5),
-                    ..full.soak
-                },
                 ..full
             },
             Self::Smoke => BenchPlan {
@@ -99,13 +74,6 @@ impl Size {
                 scopes: &[1, 10],
                 takeovers: 1,
                 old_sessions: &[0, 1],
-                soak: Soak {
-                    idle: 5,
-                    active: 2,
-                    rate: 50,
-                    cycles: 1,
-                    phase: Duration::from_secs(2),
-                },
             },
         }
     }

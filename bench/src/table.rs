@@ -14,49 +14,14 @@ pub(crate) fn markdown(records: &[Record]) -> String {
             keys.push(key);
         }
     }
-    let head = ComparedTarget::ALL.map(|target| target.name().to_owned());
-    let mut rows = vec![["".to_owned()].into_iter().chain(head).collect()];
-    rows.extend(keys.iter().map(|key| {
-        let cells = ComparedTarget::ALL.map(|target| cell(records, *key, target));
-        [label(*key)]
-            .into_iter()
-            .chain(cells)
-            .collect::<Vec<String>>()
-    }));
-    let widths: Vec<usize> = (0..=ComparedTarget::ALL.len())
-        .map(|column| width(&rows, column))
-        .collect();
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).enumerate();
-        let cells = cells.map(|(column, (cell, &width))| match column {
-            0 => format!("{cell:width$}"),
-            _ => format!("{cell:>width$}"),
-        });
-        format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "))
+    let head = ComparedTarget::ALL.map(ComparedTarget::name).join(" | ");
+    let rule = " ---: |".repeat(ComparedTarget::ALL.len());
+    let row = |wanted: &Key<'_>| {
+        let cells = ComparedTarget::ALL.map(|target| cell(records, *wanted, target));
+        format!("| {} | {} |\n", label(*wanted), cells.join(" | "))
     };
-    let rule = widths
-        .iter()
-        .enumerate()
-        .map(|(column, &width)| match column {
-            0 => "-".repeat(width),
-            _ => format!("{}:", "-".repeat(width - 1)),
-        });
-    let rule = line(&rule.collect());
-    let (head, body) = rows.split_at(1);
-    let lines = head
-        .iter()
-        .map(line)
-        .chain([rule])
-        .chain(body.iter().map(line));
-    lines.collect()
-}
-
-fn width(rows: &[Vec<String>], column: usize) -> usize {
-    let cells = rows.iter().filter_map(|row| row.get(column));
-    cells
-        .map(|cell| cell.chars().count())
-        .max()
-        .unwrap_or_default()
+    let rows: String = keys.iter().map(row).collect();
+    format!("| | {head} |\n| --- |{rule}\n{rows}")
 }
 
 fn key(record: &Record) -> Key<'_> {
@@ -168,10 +133,10 @@ mod tests {
             records(ComparedTarget::Relay, Figure::Cpu, &[25.0, 40.0, 20.0]),
         ];
         let expect = "\
-|                                | direct |  pgpalisade | pgbouncer |     haproxy | bare relay |
-| ------------------------------ | -----: | ----------: | --------: | ----------: | ---------: |
-| 16 clients, simple: per second |    200 |  120 (0.60) |         - |           - |          - |
-| 16 clients, simple: CPU us     |      - | 21.0 (0.84) |         - | 30.0 (1.50) |       25.0 |
+| | direct | pgpalisade | pgbouncer | haproxy | bare relay |
+| --- | ---: | ---: | ---: | ---: | ---: |
+| 16 clients, simple: per second | 200 | 120 (0.60) | - | - | - |
+| 16 clients, simple: CPU us | - | 21.0 (0.84) | - | 30.0 (1.50) | 25.0 |
 ";
         assert_eq!(markdown(&all.concat()), expect);
     }

@@ -158,7 +158,6 @@ impl Reads<'_> {
                             _ => way.options(),
                         };
                         let load = Load {
-                            rate: None,
                             protocol,
                             clients,
                             script: None,
@@ -254,7 +253,7 @@ pub(crate) fn refusals(plan: &BenchPlan) -> Vec<Record> {
     records
 }
 
-pub(crate) fn refused(client: &mut Wire) {
+fn refused(client: &mut Wire) {
     let answer = client.until_ready();
     let is_refusal = answer
         .first()

@@ -1,11 +1,17 @@
-//! Text to verdict.
+//! Cost of classifying a text: `make bench-micro`.
 
 use std::sync::Arc;
 
 use divan::Bencher;
-use pgpalisade_policies::{Class, VerdictCache, Weight, classify, scan, weigh};
+use pgpalisade_policies::{Class, TextEncoding, VerdictCache, Weight, classify, scan, weigh};
 
-use super::{INSERT, POINT_SELECT, SAFE};
+/// 100 bytes, as an application sends them.
+const INSERT: &str = "INSERT INTO job_result (job_id, worker, finished_at, result) \
+    VALUES ($1, $2, now(), $3) RETURNING id";
+
+const POINT_SELECT: &str = "SELECT abalance FROM pgbench_accounts WHERE aid = $1";
+
+const SAFE: TextEncoding = TextEncoding::Utf8;
 
 const CONSTANTS: &str = "SELECT id FROM job WHERE kind = 'mail' AND id = 00000001 ORDER BY x";
 
@@ -79,4 +85,8 @@ fn classified_at_most(bencher: Bencher<'_, '_>, items: usize) {
 /// string, the whole text is read twice.
 fn heaviest(items: usize) -> String {
     format!(r"select e'\\'{}", ",*".repeat(items))
+}
+
+fn main() {
+    divan::main();
 }
