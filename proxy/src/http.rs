@@ -30,8 +30,8 @@ use crate::config::HttpAddr;
 use crate::console::Facts;
 use crate::newest::accept_newest;
 use crate::process::Process;
-pub(crate) use access::TokenError;
-use access::{Access, Peer};
+use access::Peer;
+pub(crate) use access::{Access, TokenError};
 use answers::{Answers, EVENTS};
 use events::{Pictures, Shown};
 use readiness::Readiness;
@@ -86,10 +86,6 @@ impl HttpListener {
             address,
             access,
         })
-    }
-
-    pub(crate) const fn address(&self) -> SocketAddr {
-        self.address
     }
 }
 

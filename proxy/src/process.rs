@@ -10,16 +10,9 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use rustix::process::{Resource, geteuid, getrlimit};
 
-/// The id of the user that this process runs as.
-pub(crate) fn uid() -> u32 {
-    geteuid().as_raw()
-}
-
+/// The user that this process runs as.
 pub(crate) fn user() -> String {
-    name_of(uid())
-}
-
-pub(crate) fn name_of(uid: u32) -> String {
+    let uid = geteuid().as_raw();
     let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
     find_name(&users, uid).unwrap_or_else(|| format!("uid {uid}"))
 }

@@ -101,14 +101,6 @@ impl RejectionLog {
         Self::start(sink, literals, QUEUE)
     }
 
-    /// Checks whether this process could open the file, without creating or changing it.
-    pub fn try_open(file: &Path) -> Result<(), RejectionLogError> {
-        writer::try_append(file).map_err(|source| RejectionLogError::Open {
-            path: file.to_path_buf(),
-            source,
-        })
-    }
-
     fn start(
         sink: Option<Sink>,
         literals: Literals,

@@ -1,7 +1,7 @@
 //! The thread that writes rejection records: only it waits for the disk.
 
-use std::fs::{self, File, Metadata, OpenOptions};
-use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -113,19 +113,6 @@ fn ends_in_half_a_line(file: &File, path: &Path) -> bool {
         std::io::Result::Ok(last)
     };
     file.metadata().is_ok_and(has_lines) && !last().is_ok_and(|last| last == *b"\n")
-}
-
-/// Checks whether [`open_append`] would succeed. For a missing file another one beside it is created and removed.
-pub(super) fn try_append(path: &Path) -> std::io::Result<()> {
-    match OpenOptions::new().append(true).open(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {}
-        opened => return opened.map(drop),
-    }
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".check-{}", std::process::id()));
-    let beside = PathBuf::from(beside);
-    open_append(&beside)?;
-    fs::remove_file(beside)
 }
 
 impl LogWriter {

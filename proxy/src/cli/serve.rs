@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgpalisade_elect::Signals;
-use pgpalisade_server::listener::{ListenAddr, Listener};
+use pgpalisade_rejection_log::RejectionLog;
+use pgpalisade_server::listener::ListenAddr;
 use rustix::process::Signal;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -16,10 +17,9 @@ use super::{Failure, failed, open_files, runtime};
 use crate::config::{Config, Environment, RawConfig};
 use crate::console::{Orders, Stop};
 use crate::handover::{Handover, Predecessor};
-use crate::http::HttpError;
-use crate::local::{Local, Purpose};
+use crate::http::{HttpError, HttpListener};
 use crate::serve::{self, Equipment, ServeError};
-use crate::{logging, service_manager};
+use crate::{local, logging, service_manager};
 
 /// Run the proxy
 ///
@@ -99,14 +99,10 @@ async fn equipment(
     predecessor: Option<&mut Predecessor>,
 ) -> Result<Equipment, Failure> {
     let is_successor = predecessor.is_some();
-    let local = Local::take(config, Purpose::Serve, predecessor).await;
-    let policy = local
-        .policy
-        .map_err(|errors| Failure::Usage(errors.to_string()))?;
-    let listen = |(address, listener): (ListenAddr, io::Result<Listener>)| {
-        listener.map_err(|source| failed(ServeError::Listen { address, source }))
-    };
-    let http = match local.http {
+    let policy = local::policy(config).map_err(|errors| Failure::Usage(errors.to_string()))?;
+    let rejections = &config.rejections;
+    let rejections = RejectionLog::open(rejections.file.as_deref(), rejections.literals);
+    let http = match config.http.as_ref().map(HttpListener::open).transpose() {
         // The predecessor holds the address until it learns that this process serves.
         Err(HttpError::Listen { source, .. })
             if is_successor && source.kind() == io::ErrorKind::AddrInUse =>
@@ -115,14 +111,15 @@ async fn equipment(
         }
         http => http.map_err(failed)?,
     };
-    let listeners = local.listeners.into_iter().map(listen);
     Ok(Equipment {
         policy,
-        rejections: local.rejections.map_err(failed)?,
-        certificates: Arc::new(local.certificates.map_err(failed)?),
-        logins: local.logins.map_err(failed)?,
-        users: local.users.map_err(failed)?,
-        listeners: listeners.collect::<Result<_, _>>()?,
+        rejections: rejections.map_err(failed)?,
+        certificates: Arc::new(local::certificates(config).map_err(failed)?),
+        logins: local::logins(config).map_err(failed)?,
+        users: local::console_users(config).map_err(failed)?,
+        listeners: local::listeners(config, predecessor)
+            .await
+            .map_err(failed)?,
         http,
     })
 }

@@ -8,8 +8,8 @@ use super::key::{KEYS, Key, KeySpec, Sample, TomlType};
 const COLUMNS: usize = 120;
 
 const HEAD: &str = "\
-The configuration of pgpalisade: every key, with its default or an example. \"pgpalisade check --config FILE\" tries \
-all of it. SIGHUP (systemctl reload) reads policy, certificates and users again; other changes need a restart, or an \
+The configuration of pgpalisade: every key, with its default or an example. \"pgpalisade check --config FILE\" checks \
+it. SIGHUP (systemctl reload) reads policy, certificates and users again; other changes need a restart, or an \
 upgrade in place (SIGUSR2). Names are written in full, such as connections.max: put more lines anywhere, above any \
 [table].";
 

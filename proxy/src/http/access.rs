@@ -27,7 +27,7 @@ pub(crate) enum TokenError {
 }
 
 #[derive(Debug)]
-pub(super) enum Access {
+pub(crate) enum Access {
     /// Nothing. The configuration ensures that such clients are on this machine.
     Local,
     /// The token is read each time, so that a new one counts at once.
@@ -51,7 +51,7 @@ pub(super) enum HttpAccess {
 }
 
 impl Access {
-    pub(super) fn new(config: &HttpAddr) -> Result<Self, TokenError> {
+    pub(crate) fn new(config: &HttpAddr) -> Result<Self, TokenError> {
         let file = config.token_file.clone();
         if let Some(path) = &file {
             read(path)?;

@@ -4,7 +4,6 @@ mod authority;
 mod elections;
 mod listeners;
 mod logins;
-mod machine;
 mod postgres;
 mod ways_in;
 
@@ -24,8 +23,9 @@ use super::hosts::{self, Chosen, Survey, Unseen};
 use super::probe::greet;
 use super::{step_within, store};
 use crate::config::Config;
+use crate::http::Access;
+use crate::local;
 use crate::policy_file::PolicyFileErrors;
-use machine::Endpoint;
 
 struct FindingSink<'a> {
     tell: &'a mut dyn FnMut(Finding),
@@ -49,14 +49,15 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     let within = step_within(config);
     let report = &mut FindingSink { tell };
     report.add(Check::Config, CheckResult::ok("every value is valid"));
-    let tried = machine::checks(config, report).await;
-    let policy = tried.policy.as_ref();
+    report.add(Check::Files, files(config));
+    let policy = local::policy(config);
+    let policy = policy.as_ref();
     let declare = policy.map_or_else(invalid, |loaded| sessions(config, &loaded.policy));
     report.add(Check::Declare, declare);
     let upstream = upstream(config, within).await;
     let answers = upstream.outcome != CheckOutcome::Fail;
     report.add(Check::Upstream, upstream);
-    let logins = logins::check(config, tried.logins, within).await;
+    let logins = logins::check(config, within).await;
     report.add(Check::Logins, logins);
     let (control, hosts) = if answers || config.control_hosts() != config.upstream.hosts {
         let Survey { chosen, hosts } = hosts::survey(config, within).await;
@@ -73,12 +74,7 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     let witnessed = match &control {
         Some(control) => {
             let seen = proxies.as_ref().map_or(0, Vec::len);
-            let count = if tried.places.iter().any(Endpoint::is_in_use) {
-                seen
-            } else {
-                seen + 1
-            };
-            let proxies = postgres::sharing(&config.takeover.authority, count);
+            let proxies = postgres::sharing(&config.takeover.authority, seen);
             postgres::checks(config, control, &hosts, proxies, within, report).await
         }
         None => {
@@ -98,7 +94,6 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     let taken_by = policy.ok().map(|loaded| &loaded.policy);
     let listeners = listeners::check(config, taken_by, within).await;
     report.add(Check::Listeners, listeners);
-    let seen = proxies.as_ref().map(Vec::len).ok();
     match &control {
         Some(control) => {
             let served = proxies.as_deref().unwrap_or_default().to_vec();
@@ -112,8 +107,25 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
         }
         None => report.skip(Check::Cluster..=Check::WaysIn, WITHOUT_CONTROL),
     }
-    let running = machine::running(location, &store.held, seen);
-    report.add(Check::Listen, machine::listen(&tried.places, running));
+}
+
+fn files(config: &Config) -> CheckResult {
+    let token = config.http.as_ref().map(Access::new).transpose();
+    let wrong = [
+        local::certificates(config)
+            .err()
+            .map(|error| error.to_string()),
+        local::console_users(config)
+            .err()
+            .map(|error| error.to_string()),
+        token.err().map(|error| error.to_string()),
+    ];
+    let wrong: Vec<String> = wrong.into_iter().flatten().collect();
+    if wrong.is_empty() {
+        return CheckResult::ok("all files for TLS, the console and HTTP can be used");
+    }
+    let advice = "correct the file or its permissions: a proxy does not start without it";
+    CheckResult::fail(wrong.join("; "), advice)
 }
 
 fn invalid(errors: &PolicyFileErrors) -> CheckResult {

@@ -24,9 +24,7 @@ pub(crate) enum CheckOutcome {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Check {
     Config,
-    User,
     Files,
-    Rejections,
     Declare,
     Upstream,
     Logins,
@@ -45,10 +43,7 @@ pub(crate) enum Check {
     Cluster,
     Proxies,
     Marks,
-    Sessions,
-    Takeovers,
     WaysIn,
-    Listen,
 }
 
 #[derive(Debug, Clone, Serialize)]

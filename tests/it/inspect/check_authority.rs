@@ -46,7 +46,6 @@ fn while_its_proxy_runs_and_after() {
         .finds("ok authority: marks: 1")
         .finds("ok cluster: is the one on record")
         .finds("ok marks: has every mark that the cluster has seen (1)")
-        .finds("ok takeovers: no session below")
         .expect_bad(&[]);
     settings.status();
     assert!(
@@ -168,14 +167,6 @@ async fn a_takeover_that_is_not_completed() {
     }
     drop(authority);
     let settings = Settings::new(&postgres, &store);
-    let pid = backend.pid;
-    settings
-        .check()
-        .finds("ok sessions: 2 registered, 1 of them alive, 1 gone")
-        .finds(&format!(
-            "warn takeovers: process {pid} in scope jobs with token 33 -> log"
-        ))
-        .expect_bad(&["takeovers"]);
     let status = settings.status();
     assert_eq!(status["scopes"][0]["alive_below_mark"], 1, "{status:#}");
     assert_eq!(status["authority"]["registered_sessions"], 2);
@@ -183,7 +174,6 @@ async fn a_takeover_that_is_not_completed() {
     drop(old);
     let ended = || (settings.status()["scopes"][0]["alive_below_mark"] == 0).then_some(());
     pgpalisade_test_servers::machine::wait_for("the session to end", ended);
-    settings.check().finds("ok takeovers: no session");
 }
 
 fn backend(postgres: &Postgres, session: &Wire) -> Backend {
@@ -241,7 +231,6 @@ fn a_store_in_postgresql() {
         .finds("warn authority: inside the protected cluster -> synchronous_standby_names")
         .finds("ok proxies: pgpalisade control")
         .finds("ok marks: every mark")
-        .finds("ok sessions: 1 registered, 1 of them alive")
         .expect_bad(&["authority"]);
     let status = settings.status();
     assert_eq!(status["authority"]["state"], "read");
@@ -268,7 +257,6 @@ fn a_store_in_etcd() {
         .finds("ok authority: leader")
         .finds("ok cluster: is the one on record")
         .finds("ok marks: every mark")
-        .finds("ok sessions: 1 registered, 1 of them alive")
         .expect_bad(&[]);
     assert_eq!(settings.status()["authority"]["state"], "read");
     let follower = (etcd.leader() + 1) % 3;

@@ -43,7 +43,7 @@ fi
 # After the installation only PostgreSQL is missing.
 $check >/run/said && exit 1
 cat /run/said
-for id in config user files rejections listen; do
+for id in config files; do
     grep "^ok  *$id " /run/said
 done
 grep '^warn  *authority .*there is no store yet' /run/said

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
-use pgpalisade_authority::{Backend, Contents, Mark, Rank, Registered, Scope};
+use pgpalisade_authority::{Mark, Rank, Scope};
 use pgpalisade_fence::rejection::utc;
 use pgpalisade_takeover::ControlError;
 use pgpalisade_takeover::cluster_lock::{self, Proxy};
@@ -12,14 +12,13 @@ use pgpalisade_takeover::error::wrong_cluster_advice;
 use pgpalisade_takeover::prepare;
 use pgpalisade_takeover::witness::forgotten;
 
-use super::super::cluster;
 use super::super::finding::{Check, CheckResult, listed};
 use super::super::hosts::Chosen;
 use super::super::store::{self, StoreContents};
 use super::FindingSink;
 use crate::config::AuthorityLocation;
 
-pub(super) const CHECKS: RangeInclusive<Check> = Check::Cluster..=Check::Takeovers;
+pub(super) const CHECKS: RangeInclusive<Check> = Check::Cluster..=Check::Marks;
 
 /// A server process notices within this time that its proxy has ended.
 const GONE_WITHIN: Duration = Duration::from_secs(2);
@@ -56,22 +55,6 @@ pub(super) async fn checks(
     let served = proxies.map(|proxies| served(location, held, &proxies));
     report.add(Check::Proxies, served);
     report.add(Check::Marks, marks(held, witnessed));
-    let StoreContents::Contents(contents) = held else {
-        return report.skip(Check::Sessions..=Check::Takeovers, why_not(held));
-    };
-    let alive = control
-        .connection
-        .look(async |client| cluster::alive(client, &contents.sessions).await);
-    match alive.await {
-        Ok(alive) => {
-            report.add(Check::Sessions, sessions(contents, &alive));
-            report.add(Check::Takeovers, takeovers(contents, &alive));
-        }
-        Err(error) => {
-            report.add(Check::Sessions, Err(error.clone()));
-            report.add(Check::Takeovers, Err(error));
-        }
-    }
 }
 
 /// Proxies that the cluster still sees although none has the store open.
@@ -198,47 +181,5 @@ fn marks(held: &StoreContents, witnessed: Option<&HashMap<Scope, Mark>>) -> Chec
             listed(lost.iter().map(name))
         ),
         RECOVER,
-    )
-}
-
-fn sessions(contents: &Contents, alive: &BTreeSet<Backend>) -> CheckResult {
-    let registered: BTreeSet<Backend> = contents.sessions.iter().map(|(_, r)| r.backend).collect();
-    let gone = registered.len() - alive.len();
-    let after = match gone {
-        0 => "",
-        _ => "; a running proxy removes their records",
-    };
-    CheckResult::ok(format!(
-        "{} registered, {} of them alive, {gone} gone{after}",
-        registered.len(),
-        alive.len()
-    ))
-}
-
-/// A session below its scope's mark is harmless only if it is dead, or its takeover is running.
-fn takeovers(contents: &Contents, alive: &BTreeSet<Backend>) -> CheckResult {
-    let marks: HashMap<&Scope, Rank> = contents.marks.iter().map(|(s, m)| (s, m.rank())).collect();
-    let is_old = |(scope, session): &&(Scope, Registered)| {
-        alive.contains(&session.backend)
-            && marks.get(scope).is_some_and(|mark| session.rank() < *mark)
-    };
-    let old: Vec<_> = contents.sessions.iter().filter(is_old).collect();
-    if old.is_empty() {
-        return CheckResult::ok("no session below the mark of its scope is alive");
-    }
-    let name = |(scope, session): &&(Scope, Registered)| {
-        format!(
-            "server process {} in scope {scope} with token {}",
-            session.backend.pid,
-            session.rank()
-        )
-    };
-    CheckResult::warn(
-        format!(
-            "a takeover is not complete; alive below the mark: {}",
-            listed(old.iter().map(name))
-        ),
-        "run this again; if they remain, see the proxy's log for the reason. Until they end, no session with the new \
-            token may write",
     )
 }

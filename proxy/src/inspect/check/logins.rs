@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use pgpalisade_logins::kind;
-use pgpalisade_server::accounts::{Auth, FileError, Logins, LookupError};
+use pgpalisade_server::accounts::{Auth, Logins, LookupError};
 use pgpalisade_server::certificates::ClientTls;
 use pgpalisade_server::client_table::Encryption;
 use pgpalisade_server::pooling::Pool;
@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use super::super::finding::CheckResult;
 use super::super::probe::{self, ProbeError};
 use crate::config::Config;
+use crate::local;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Method {
@@ -106,11 +107,7 @@ impl Legs {
     }
 }
 
-pub(super) async fn check(
-    config: &Config,
-    logins: Result<Logins, FileError>,
-    within: Duration,
-) -> CheckResult {
+pub(super) async fn check(config: &Config, within: Duration) -> CheckResult {
     let login = &config.control.expose().config;
     let user = login.get_user().unwrap_or("postgres");
     let database = login.get_dbname().unwrap_or(user);
@@ -119,7 +116,7 @@ pub(super) async fn check(
         Ok(Err(why)) => return CheckResult::skip(format!("not checked: {why}")),
         Err(_) => return CheckResult::skip("not checked: PostgreSQL did not answer in time"),
     };
-    if let Err(why) = verifiers(logins, user).await {
+    if let Err(why) = verifiers(config, user).await {
         return CheckResult::fail(why, "correct auth_file or auth_query");
     }
     judge(&config.clients.auth, &config.clients.pool, user, legs)
@@ -153,8 +150,8 @@ fn judge(auth: &Auth, pool: &Pool, user: &str, legs: Legs) -> CheckResult {
 }
 
 /// Whether verifiers can be read, if the method needs them.
-async fn verifiers(logins: Result<Logins, FileError>, user: &str) -> Result<(), String> {
-    match logins.map_err(|error| error.to_string())? {
+async fn verifiers(config: &Config, user: &str) -> Result<(), String> {
+    match local::logins(config).map_err(|error| error.to_string())? {
         Logins::Scram(accounts) => accounts
             .of(user.as_bytes())
             .await
