@@ -16,7 +16,7 @@ use crate::record::Figure;
 use crate::ways::Way;
 
 /// Until caches are warm and all clients run.
-pub(crate) const WARM_UP: Duration = Duration::from_millis(300);
+const WARM_UP: Duration = Duration::from_millis(300);
 
 /// pgbench logs clients in one after another, which takes time on a busy machine.
 const LOGIN_MAX: Duration = Duration::from_millis(200);
@@ -70,6 +70,7 @@ impl Pgbench {
             .args(["--log", "--log-prefix"])
             .arg(dir.path().join("log"))
             .env("PGOPTIONS", &load.options)
+            .env("PGSSLMODE", way.sslmode)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(errors(&dir)).expect("a file"));
@@ -115,29 +116,29 @@ fn errors(dir: &TempDir) -> PathBuf {
 
 /// A moment, and the target's CPU time until then.
 #[derive(Debug)]
-pub(crate) struct Moment {
+struct Moment {
     micros: u64,
     cpu: Option<Duration>,
 }
 
 impl Moment {
-    pub(crate) fn now(way: &Way) -> Self {
+    fn now(way: &Way) -> Self {
         let cpu = way.pid().map(process::cpu_time);
         Self {
-            micros: micros(),
+            micros: since_1970(),
             cpu,
         }
     }
 }
 
-pub(crate) fn micros() -> u64 {
+fn since_1970() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let micros = since.expect("after 1970").as_micros();
     u64::try_from(micros).expect("before the year 500,000")
 }
 
 /// From the end and the latency of each transaction in microseconds.
-pub(crate) fn summary(
+fn summary(
     transactions: impl Iterator<Item = (u64, f64)>,
     from: &Moment,
     to: &Moment,

@@ -131,15 +131,15 @@ fn idle_sharers(plan: &BenchPlan, postgres: &Postgres) -> Vec<Record> {
 }
 
 /// `pgbench -S` by so many clients, in each protocol.
-struct Reads<'a> {
-    measurement: Measurement,
-    clients: &'a [u32],
+pub(crate) struct Reads<'a> {
+    pub(crate) measurement: Measurement,
+    pub(crate) clients: &'a [u32],
     /// What the table calls it | `pgbench -M`.
-    protocols: &'a [(&'static str, &'static str)],
+    pub(crate) protocols: &'a [(&'static str, &'static str)],
 }
 
 impl Reads<'_> {
-    fn records(&self, plan: &BenchPlan, ways: &[Way]) -> Vec<Record> {
+    pub(crate) fn records(&self, plan: &BenchPlan, ways: &[Way]) -> Vec<Record> {
         let mut records = Vec::new();
         for round in 1..=plan.rounds {
             for &clients in self.clients {
@@ -199,7 +199,7 @@ pub(crate) fn copy(plan: &BenchPlan) -> Vec<Record> {
             };
             for way in in_turn(&ways.ways, round) {
                 ways.postgres.sql("TRUNCATE landing");
-                let (seconds, cpu) = timed(way, || psql(way, &command));
+                let (seconds, cpu) = timed(way, || drop(psql(way, &command)));
                 let megabytes = f64::from(plan.megabytes);
                 let cpu = cpu.map(|micros| (Figure::Cpu, micros / megabytes));
                 let figures = [(Figure::Megabytes, megabytes / seconds)];
@@ -210,11 +210,12 @@ pub(crate) fn copy(plan: &BenchPlan) -> Vec<Record> {
     records
 }
 
-fn psql(way: &Way, command: &str) {
+pub(crate) fn psql(way: &Way, command: &str) -> String {
     let mut psql = program("psql", way.endpoint());
-    psql.args(["-X", "-q", "-c", command])
-        .env("PGOPTIONS", way.options());
-    stdout(&psql.output().expect("start psql"));
+    psql.args(["-X", "-q", "-A", "-t", "-c", command])
+        .env("PGOPTIONS", way.options())
+        .env("PGSSLMODE", way.sslmode);
+    stdout(&psql.output().expect("start psql"))
 }
 
 /// Writes of sessions without a token. PostgreSQL never sees them.

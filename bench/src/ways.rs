@@ -25,6 +25,8 @@ pub(crate) struct Way {
     pub(crate) target: ComparedTarget,
     endpoint: Endpoint,
     process: Process,
+    /// libpq's mode for its sessions.
+    pub(crate) sslmode: &'static str,
 }
 
 #[derive(Debug)]
@@ -35,16 +37,26 @@ enum Process {
     Other(Other),
 }
 
-/// None by default.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct TlsSettings {
+    /// libpq's mode for the client's leg.
+    pub(crate) sslmode: &'static str,
     /// Suffix of the URL of pgpalisade's `upstream`.
     pub(crate) upstream: &'static str,
     pub(crate) flags: Vec<(&'static str, String)>,
     /// Lines of pgbouncer's settings.
     pub(crate) pgbouncer: String,
-    /// After haproxy's `bind`.
-    pub(crate) haproxy: String,
+}
+
+impl Default for TlsSettings {
+    fn default() -> Self {
+        Self {
+            sslmode: "disable",
+            upstream: "",
+            flags: Vec::new(),
+            pgbouncer: String::new(),
+        }
+    }
 }
 
 /// A PostgreSQL without durability and background work, for this many concurrent sessions.
@@ -78,12 +90,8 @@ impl Way {
     ) -> Self {
         let sessions_max = sessions_max + CONNECTIONS_MORE;
         let server = format!("127.0.0.1:{}", postgres.port());
-        match target {
-            ComparedTarget::Direct => Self {
-                target,
-                endpoint: postgres.tcp(),
-                process: Process::None,
-            },
+        let way = match target {
+            ComparedTarget::Direct => Self::new(target, postgres.tcp(), Process::None),
             ComparedTarget::Pgpalisade => {
                 let mut options = Options::new(postgres);
                 options.upstream += tls.upstream;
@@ -93,17 +101,23 @@ impl Way {
                 Self::pgpalisade(options.flag("--connections-max", &sessions_max.to_string()))
             }
             ComparedTarget::Pgbouncer => {
-                let pooler = Pooler::of_sessions(postgres, sessions_max, &tls.pgbouncer);
-                Self {
-                    target,
-                    endpoint: tcp(pooler.port()),
-                    process: Process::Pgbouncer(pooler),
-                }
+                Self::pgbouncer(Pooler::of_sessions(postgres, sessions_max, &tls.pgbouncer))
             }
-            ComparedTarget::Haproxy => {
-                Self::other(target, Other::haproxy(&server, sessions_max, &tls.haproxy))
-            }
+            ComparedTarget::Haproxy => Self::other(target, Other::haproxy(&server, sessions_max)),
             ComparedTarget::Relay => Self::other(target, Other::relay(&server)),
+        };
+        Self {
+            sslmode: tls.sslmode,
+            ..way
+        }
+    }
+
+    const fn new(target: ComparedTarget, endpoint: Endpoint, process: Process) -> Self {
+        Self {
+            target,
+            endpoint,
+            process,
+            sslmode: "disable",
         }
     }
 
@@ -126,29 +140,22 @@ impl Way {
             _ => "",
         };
         let pooler = Pooler::of_transactions(postgres, clients_max, backends, settings);
-        let pgbouncer = Self {
-            target: ComparedTarget::Pgbouncer,
-            endpoint: tcp(pooler.port()),
-            process: Process::Pgbouncer(pooler),
-        };
-        [Self::pgpalisade(options), pgbouncer]
+        [Self::pgpalisade(options), Self::pgbouncer(pooler)]
     }
 
     pub(crate) fn pgpalisade(options: Options) -> Self {
         let proxy = Proxy::start_with(options);
-        Self {
-            target: ComparedTarget::Pgpalisade,
-            endpoint: proxy.endpoint(),
-            process: Process::Pgpalisade(Box::new(proxy)),
-        }
+        let (target, endpoint) = (ComparedTarget::Pgpalisade, proxy.endpoint());
+        Self::new(target, endpoint, Process::Pgpalisade(Box::new(proxy)))
+    }
+
+    fn pgbouncer(pooler: Pooler) -> Self {
+        let (target, endpoint) = (ComparedTarget::Pgbouncer, tcp(pooler.port()));
+        Self::new(target, endpoint, Process::Pgbouncer(pooler))
     }
 
     fn other(target: ComparedTarget, other: Other) -> Self {
-        Self {
-            target,
-            endpoint: tcp(other.port),
-            process: Process::Other(other),
-        }
+        Self::new(target, tcp(other.port), Process::Other(other))
     }
 
     pub(crate) fn endpoint(&self) -> &Endpoint {
@@ -176,17 +183,11 @@ impl Way {
 
     /// With the token if there is a fence.
     pub(crate) fn login(&self) -> Wire {
-        self.login_over(Wire::connect(&self.endpoint))
-    }
-
-    /// Over an existing connection.
-    pub(crate) fn login_over(&self, mut wire: Wire) -> Wire {
         let mut parameters = vec![("user", "postgres"), ("database", "postgres")];
         if self.target == ComparedTarget::Pgpalisade {
             parameters.push(("fencing.token", TOKEN));
         }
-        wire.log_in(&parameters);
-        wire
+        Wire::login(&self.endpoint, &parameters)
     }
 }
 
@@ -206,12 +207,12 @@ struct Other {
 }
 
 impl Other {
-    fn haproxy(server: &str, sessions_max: u32, tls: &str) -> Self {
+    fn haproxy(server: &str, sessions_max: u32) -> Self {
         Self::start(|dir, port| {
             let settings = format!(
                 "global\n    maxconn {sessions_max}\n\
                  defaults\n    mode tcp\n    timeout connect 30s\n    timeout client 1d\n    timeout server 1d\n\
-                 frontend clients\n    bind 127.0.0.1:{port} {tls}\n    default_backend servers\n\
+                 frontend clients\n    bind 127.0.0.1:{port}\n    default_backend servers\n\
                  backend servers\n    server postgres {server}\n"
             );
             haproxy(dir, &settings)
