@@ -1,9 +1,11 @@
 //! Facts of the kernel about this process: its user, and its resources, under Prometheus' standard names.
 
 use std::time::SystemTime;
-use std::{fmt, fs, io};
+use std::{fmt, fs};
 
 use pgpalisade_server::metrics::{family, gauge};
+use procfs::WithCurrentSystemInfo as _;
+use procfs::process::Process as Itself;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -40,49 +42,10 @@ impl Default for Process {
     }
 }
 
-struct Stat {
-    cpu_seconds: f64,
-    virtual_bytes: f64,
-    resident_bytes: f64,
-    threads: f64,
-}
-
-impl Stat {
-    fn read() -> Option<Self> {
-        Self::parse(&fs::read_to_string("/proc/self/stat").ok()?)
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        // The program's name may contain spaces and brackets. Field 3 follows its last bracket.
-        let (_, behind) = text.rsplit_once(')')?;
-        let fields: Vec<f64> = behind
-            .split_whitespace()
-            .skip(1)
-            .map(|field| field.parse().unwrap_or_default())
-            .collect();
-        let field = |number: usize| fields.get(number.checked_sub(4)?).copied();
-        let ticks = rustix::param::clock_ticks_per_second() as f64;
-        Some(Self {
-            cpu_seconds: (field(14)? + field(15)?) / ticks,
-            threads: field(20)?,
-            virtual_bytes: field(23)?,
-            resident_bytes: field(24)? * rustix::param::page_size() as f64,
-        })
-    }
-}
-
-pub(crate) fn memory() -> Option<(f64, f64)> {
-    let stat = Stat::read()?;
-    Some((stat.resident_bytes, stat.virtual_bytes))
-}
-
-/// Number of open files and sockets. Linux 6.2 and later report it as a size; before, the size is 0, and counting
-/// takes 10 ms for 10,000. <https://docs.kernel.org/filesystems/proc.html>
-fn open_files() -> io::Result<u64> {
-    match fs::metadata("/proc/self/fd")?.len() {
-        0 => Ok(fs::read_dir("/proc/self/fd")?.count() as u64),
-        open => Ok(open),
-    }
+/// Resident memory and address space, in bytes.
+pub(crate) fn memory() -> Option<(u64, u64)> {
+    let stat = Itself::myself().and_then(|itself| itself.stat()).ok()?;
+    Some((stat.rss_bytes().get(), stat.vsize))
 }
 
 impl Collector for Process {
@@ -91,18 +54,25 @@ impl Collector for Process {
         let (name, help) = ("pgpalisade_build_info", "The running version.");
         let version = [(env!("CARGO_PKG_VERSION"), ConstGauge::new(1_u32))];
         family(encoder, name, help, "version", version)?;
-        if let Some(stat) = Stat::read() {
-            let cpu = ConstCounter::new(stat.cpu_seconds);
+        let itself = Itself::myself().ok();
+        if let Some(Ok(stat)) = itself.as_ref().map(Itself::stat) {
+            let ticks = (stat.utime + stat.stime) as f64;
+            let cpu = ConstCounter::new(ticks / procfs::ticks_per_second() as f64);
             let (name, help) = ("process_cpu_seconds", "CPU time.");
             let metric = encoder.encode_descriptor(name, help, None, cpu.metric_type())?;
             cpu.encode(metric)?;
             let (name, help) = ("process_resident_memory_bytes", "Resident memory.");
-            gauge(encoder, name, help, stat.resident_bytes)?;
+            gauge(encoder, name, help, stat.rss_bytes().get() as f64)?;
             let (name, help) = ("process_virtual_memory_bytes", "Address space.");
-            gauge(encoder, name, help, stat.virtual_bytes)?;
-            gauge(encoder, "process_threads", "Threads.", stat.threads)?;
+            gauge(encoder, name, help, stat.vsize as f64)?;
+            gauge(
+                encoder,
+                "process_threads",
+                "Threads.",
+                stat.num_threads as f64,
+            )?;
         }
-        if let Ok(open) = open_files() {
+        if let Some(Ok(open)) = itself.map(|itself| itself.fd_count()) {
             let help = "Open files and sockets.";
             gauge(encoder, "process_open_fds", help, open as f64)?;
         }
@@ -128,19 +98,5 @@ mod tests {
         assert_eq!(find_name(users, 0).as_deref(), Some("root"));
         assert_eq!(find_name(users, 1000).as_deref(), Some("alice"));
         assert_eq!(find_name(users, 1), None);
-    }
-
-    #[test]
-    fn the_name_of_the_program_may_be_anything() {
-        let text = "42 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 150 50 0 0 20 0 9 0 77 4096 3 rest";
-        let stat = Stat::parse(text).unwrap();
-        let ticks = rustix::param::clock_ticks_per_second() as f64;
-        assert_eq!(stat.cpu_seconds, 200.0 / ticks);
-        assert_eq!((stat.threads, stat.virtual_bytes), (9.0, 4096.0));
-        assert_eq!(stat.resident_bytes, 3.0 * rustix::param::page_size() as f64);
-        assert!(Stat::parse("42 (a").is_none());
-        assert!(open_files().unwrap() > 2);
-        let own = Stat::read().unwrap();
-        assert!(own.resident_bytes > 1e6 && own.threads >= 1.0);
     }
 }

@@ -7,7 +7,7 @@ use pgpalisade_policies::PoolMode;
 
 use super::Facts;
 use super::pools::Scene;
-use super::table::{Cell, Row, Rows, Table};
+use super::table::{Row, Rows, Table};
 use crate::config::ShownKey;
 use crate::process::memory;
 
@@ -121,6 +121,6 @@ fn mem(_: &Facts) -> Vec<Row> {
         return Vec::new();
     };
     [("resident", resident), ("address_space", address_space)]
-        .map(|(name, bytes)| vec![name.into(), Cell::Number(bytes as i64)])
+        .map(|(name, bytes)| vec![name.into(), bytes.into()])
         .into()
 }

@@ -17,7 +17,7 @@ use pgpalisade_harness::{HarnessError, scratch_directory, system};
 use rustix::process::Signal;
 use tokio_util::sync::CancellationToken;
 
-use page::{Ink, Page};
+use page::Page;
 use servers::DemoServers;
 use story::Stage;
 
@@ -49,7 +49,7 @@ pub enum DemoError {
 /// If something cannot be started, or a step fails.
 pub fn run(afterwards: Afterwards) -> Result<(), DemoError> {
     let stop = stop_on_signals().map_err(system("cannot listen for signals"))?;
-    let mut page = Page::new(io::stdout(), Ink::for_stdout());
+    let mut page = Page::new(anstream::stdout());
     page.title("pgpalisade demo: what happens to a leader that wakes up too late")?;
 
     let directory = scratch_directory("pgpalisade-demo-")?;

@@ -1,17 +1,11 @@
 //! Output of the demo: numbered steps, statements and answers, in colour on a terminal only.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
+/// Steps, with escape sequences for colours: its output removes them where they are not shown.
 pub(super) struct Page<W> {
     out: W,
-    ink: Ink,
     step: usize,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ink {
-    Colour,
-    Plain,
 }
 
 const BOLD: &str = "1";
@@ -19,28 +13,13 @@ const DIM: &str = "2";
 const RED: &str = "31";
 const GREEN: &str = "32";
 
-impl Ink {
-    pub(super) fn for_stdout() -> Self {
-        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        let dumb = set("TERM").is_some_and(|term| term == "dumb");
-        if io::stdout().is_terminal() && set("NO_COLOR").is_none() && !dumb {
-            Self::Colour
-        } else {
-            Self::Plain
-        }
-    }
-
-    fn paint(self, colour: &str, text: &str) -> String {
-        match self {
-            Self::Colour => format!("\x1b[{colour}m{text}\x1b[0m"),
-            Self::Plain => text.to_owned(),
-        }
-    }
+fn paint(colour: &str, text: &str) -> String {
+    format!("\x1b[{colour}m{text}\x1b[0m")
 }
 
 impl<W: Write> Page<W> {
-    pub(super) fn new(out: W, ink: Ink) -> Self {
-        Self { out, ink, step: 0 }
+    pub(super) fn new(out: W) -> Self {
+        Self { out, step: 0 }
     }
 
     pub(super) fn line(&mut self, text: &str) -> io::Result<()> {
@@ -49,36 +28,36 @@ impl<W: Write> Page<W> {
     }
 
     pub(super) fn title(&mut self, text: &str) -> io::Result<()> {
-        let text = self.ink.paint(BOLD, text);
+        let text = paint(BOLD, text);
         self.line(&text)
     }
 
     pub(super) fn step(&mut self, text: &str) -> io::Result<()> {
         self.step += 1;
-        let text = self.ink.paint(BOLD, &format!("{}. {text}", self.step));
+        let text = paint(BOLD, &format!("{}. {text}", self.step));
         self.line(&format!("\n{text}"))
     }
 
     pub(super) fn says(&mut self, who: &str, sql: &str) -> io::Result<()> {
-        let who = self.ink.paint(DIM, &format!("{who}>"));
+        let who = paint(DIM, &format!("{who}>"));
         self.line(&format!("   {who} {sql}"))
     }
 
     pub(super) fn answer(&mut self, text: &str) -> io::Result<()> {
-        let text = self.ink.paint(GREEN, text);
+        let text = paint(GREEN, text);
         self.line(&format!("      {text}"))
     }
 
     pub(super) fn refusal(&mut self, lines: &[String]) -> io::Result<()> {
         for line in lines {
-            let line = self.ink.paint(RED, line);
+            let line = paint(RED, line);
             self.line(&format!("      {line}"))?;
         }
         Ok(())
     }
 
     pub(super) fn note(&mut self, text: &str) -> io::Result<()> {
-        let text = self.ink.paint(DIM, text);
+        let text = paint(DIM, text);
         self.line(&format!("   {text}"))
     }
 }
@@ -87,31 +66,23 @@ impl<W: Write> Page<W> {
 mod tests {
     use super::*;
 
-    fn written(ink: Ink) -> String {
+    #[test]
+    fn colours_are_always_ended_and_nothing_without_them() {
         let mut out = Vec::new();
-        let mut page = Page::new(&mut out, ink);
+        let mut page = Page::new(&mut out);
         page.step("first").unwrap();
         page.says("A", "SELECT 1").unwrap();
         page.step("second").unwrap();
         page.refusal(&["ERROR".into()]).unwrap();
-        String::from_utf8(out).unwrap()
-    }
-
-    #[test]
-    fn plain_without_escapes() {
-        assert_eq!(
-            written(Ink::Plain),
-            "\n1. first\n   A> SELECT 1\n\n2. second\n      ERROR\n"
-        );
-    }
-
-    #[test]
-    fn colour_is_always_ended() {
-        let text = written(Ink::Colour);
+        let text = String::from_utf8(out).unwrap();
         assert!(text.contains("\x1b[31mERROR\x1b[0m"));
-        assert_eq!(
+        let (begun, ended) = (
             text.matches("\x1b[").count(),
-            2 * text.matches("\x1b[0m").count()
+            text.matches("\x1b[0m").count(),
         );
+        assert_eq!(begun, 2 * ended);
+        let plain = anstream::adapter::strip_str(&text).to_string();
+        let expect = "\n1. first\n   A> SELECT 1\n\n2. second\n      ERROR\n";
+        assert_eq!(plain, expect);
     }
 }
