@@ -2,7 +2,6 @@
 
 mod page;
 
-use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use pgpalisade_elect::Signals;
@@ -18,8 +17,6 @@ use crate::config::{Environment, address_of, parse_dsn, parse_time};
 
 const APPLICATION_NAME: &str = "pgpalisade bench";
 
-const CLIENTS_MAX: usize = 10_000;
-const ROUNDS_MAX: usize = 1_000;
 const ROUND: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(50)..=Duration::from_secs(60);
 
@@ -57,11 +54,11 @@ pub(super) struct BenchArgs {
     #[arg(long, value_enum, default_value_t = Protocol::Prepared)]
     protocol: Protocol,
     /// Sessions on each path; twice as many are open in all
-    #[arg(long, value_name = "N", default_value = "8", value_parser = clients)]
-    clients: NonZeroUsize,
+    #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    clients: u16,
     /// How many turns each path has; fewer than 6 show nothing significant
-    #[arg(long, value_name = "N", default_value = "12", value_parser = rounds)]
-    rounds: NonZeroUsize,
+    #[arg(long, value_name = "N", default_value = "12", value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    rounds: u16,
     /// Length of a turn, 50ms to 1min
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = round)]
     round: Duration,
@@ -86,8 +83,8 @@ fn plan(args: &BenchArgs) -> Result<BenchConfig, BenchError> {
         proxied,
         workload: args.workload,
         protocol: args.protocol,
-        clients: args.clients.get(),
-        rounds: args.rounds.get(),
+        clients: args.clients.into(),
+        rounds: args.rounds.into(),
         length: args.round,
     })
 }
@@ -131,22 +128,6 @@ fn failure(error: BenchError) -> Failure {
     } else {
         failed(error)
     }
-}
-
-fn number(text: &str, max: usize) -> Result<NonZeroUsize, String> {
-    let number = text
-        .parse()
-        .ok()
-        .filter(|number: &NonZeroUsize| number.get() <= max);
-    number.ok_or_else(|| format!("write a number from 1 to {max}"))
-}
-
-fn clients(text: &str) -> Result<NonZeroUsize, String> {
-    number(text, CLIENTS_MAX)
-}
-
-fn rounds(text: &str) -> Result<NonZeroUsize, String> {
-    number(text, ROUNDS_MAX)
 }
 
 fn round(text: &str) -> Result<Duration, String> {

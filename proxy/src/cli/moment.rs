@@ -1,17 +1,16 @@
 //! A time on the command line.
 
-use std::time::Duration;
-
-use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
+use jiff::{Span, Timestamp};
 
 pub(super) fn moment(text: &str) -> Result<Timestamp, String> {
     let text = text.trim();
-    let now = Timestamp::now();
-    if let Some(ago) = ago(text) {
-        return now
-            .checked_sub(ago)
+    if let Ok(ago) = text.parse::<Span>() {
+        // Days of UTC have 24 hours.
+        let then = Timestamp::now().to_zoned(TimeZone::UTC).checked_sub(ago);
+        return then
+            .map(|then| then.timestamp())
             .map_err(|_| format!("{text} is too long ago"));
     }
     let moment = text.parse::<Timestamp>().or_else(|_| {
@@ -22,21 +21,6 @@ pub(super) fn moment(text: &str) -> Result<Timestamp, String> {
         "write 2026-11-21T03:00:00Z, 2026-11-21 (midnight, UTC), or how long ago: 90min, 24h, 7d"
             .to_owned()
     })
-}
-
-fn ago(text: &str) -> Option<Duration> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at_checked(digits)?;
-    let seconds: u64 = match unit {
-        "s" => 1,
-        "m" | "min" => 60,
-        "h" => 3_600,
-        "d" => 86_400,
-        _ => return None,
-    };
-    Some(Duration::from_secs(
-        number.parse::<u64>().ok()?.checked_mul(seconds)?,
-    ))
 }
 
 #[cfg(test)]
@@ -58,6 +42,7 @@ mod tests {
             ("10m", 600),
             ("2h", 7_200),
             ("7d", 604_800),
+            ("1h30m", 5_400),
         ] {
             let then = moment(text).unwrap();
             let ago = Timestamp::now().duration_since(then);
@@ -67,12 +52,12 @@ mod tests {
             "",
             "yesterday",
             "7",
-            "7w",
+            "7x",
             "99999999999999999999d",
             "2026-13-01",
         ] {
             assert!(moment(text).is_err(), "{text}");
         }
-        assert!(moment("99999999999d").unwrap_err().contains("too long ago"));
+        assert!(moment("6000000d").unwrap_err().contains("too long ago"));
     }
 }
