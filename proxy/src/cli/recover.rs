@@ -60,12 +60,9 @@ async fn recover(config: &Config, args: &RecoverArgs) -> Result<(), Failure> {
     if !args.end_all_sessions {
         return Err(failed(OnlyLooked));
     }
-    let (cluster, marks) = (recovery.cluster, recovery.forgotten.len());
-    let sessions = recovery.sessions;
-    let (witness, location) = (config.takeover.witness, &config.takeover.authority);
+    let witness = config.takeover.witness;
     let performed = recovery.perform(authority.as_ref(), witness, WITHIN).await;
     performed.map_err(failed)?;
-    tracing::warn!(%cluster, marks, sessions, authority = %location, "recovered on an operator's word");
     print("Done. The proxies can be started again.\n").map_err(failed)
 }
 

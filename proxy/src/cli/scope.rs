@@ -209,17 +209,5 @@ fn record(
         new_incarnation: incarnation.get(),
         sessions_to_end: report.sessions,
     };
-    tracing::warn!(
-        scope = record.scope,
-        by = record.by,
-        reason = record.reason,
-        from = record.old_mark.get(),
-        old_incarnation = record.old_incarnation,
-        to = record.new_mark.get(),
-        new_incarnation = record.new_incarnation,
-        sessions = record.sessions_to_end,
-        completed,
-        "a scope was repaired on an operator's word"
-    );
     print_json_line(&record).map_err(failed)
 }
