@@ -1,6 +1,6 @@
 //! Parsing of the lines of a rejection log.
 
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, Read as _};
 use std::net::SocketAddr;
 
 use jiff::Timestamp;
@@ -124,34 +124,22 @@ pub enum Read {
 /// Reads one line into `line`, which never grows beyond 64 KiB.
 pub fn read(from: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Read> {
     line.clear();
-    let mut too_long = false;
-    loop {
-        let bytes = match from.fill_buf() {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-        };
-        if bytes.is_empty() {
-            return Ok(match (too_long, line.is_empty()) {
-                (true, _) => Read::TooLong,
-                (false, true) => Read::End,
-                (false, false) => Read::Torn,
-            });
-        }
-        let end = bytes.iter().position(|byte| *byte == b'\n');
-        let part = bytes.get(..end.unwrap_or(bytes.len())).unwrap_or_default();
-        too_long |= line.len() + part.len() > MAX_LINE;
-        if too_long {
-            line.clear();
-        } else {
-            line.extend_from_slice(part);
-        }
-        let used = part.len() + usize::from(end.is_some());
-        from.consume(used);
-        if end.is_some() {
-            return Ok(if too_long { Read::TooLong } else { Read::Line });
-        }
+    // With its line end.
+    let mut bounded = from.by_ref().take(MAX_LINE as u64 + 1);
+    bounded.read_until(b'\n', line)?;
+    if line.pop_if(|last| *last == b'\n').is_some() {
+        return Ok(Read::Line);
     }
+    if line.len() > MAX_LINE {
+        line.clear();
+        from.skip_until(b'\n')?;
+        return Ok(Read::TooLong);
+    }
+    Ok(if line.is_empty() {
+        Read::End
+    } else {
+        Read::Torn
+    })
 }
 
 #[cfg(test)]
