@@ -42,12 +42,6 @@ impl Default for Process {
     }
 }
 
-/// Resident memory and address space, in bytes.
-pub(crate) fn memory() -> Option<(u64, u64)> {
-    let stat = Itself::myself().and_then(|itself| itself.stat()).ok()?;
-    Some((stat.rss_bytes().get(), stat.vsize))
-}
-
 impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let encoder = &mut encoder;

@@ -9,9 +9,8 @@ use super::Facts;
 use super::pools::Scene;
 use super::table::{Row, Rows, Table};
 use crate::config::ShownKey;
-use crate::process::memory;
 
-pub(super) const TABLES: [Table; 9] = [
+pub(super) const TABLES: [Table; 8] = [
     Table {
         name: "CLIENTS",
         help: "connections of clients",
@@ -41,12 +40,6 @@ pub(super) const TABLES: [Table; 9] = [
         help: "counts of what the proxy holds",
         columns: "list text, items int8",
         rows: Rows::Scene(Scene::lists),
-    },
-    Table {
-        name: "MEM",
-        help: "memory of the process, in bytes",
-        columns: "name text, memtotal int8",
-        rows: Rows::Known(mem),
     },
     Table {
         name: "POOLS",
@@ -114,13 +107,4 @@ fn stats(facts: &Facts) -> Vec<Row> {
         totals.received.into(),
         totals.waited_us.into(),
     ]]
-}
-
-fn mem(_: &Facts) -> Vec<Row> {
-    let Some((resident, address_space)) = memory() else {
-        return Vec::new();
-    };
-    [("resident", resident), ("address_space", address_space)]
-        .map(|(name, bytes)| vec![name.into(), bytes.into()])
-        .into()
 }

@@ -120,7 +120,7 @@ fn garbage_is_closed_and_takes_no_memory() {
     let login = startup_packet(196_608, &[("user", "ann"), ("database", "pgpalisade")]);
     let long_query = [&login[..], b"Q\x7f\xff\xff\xff"].concat();
     let long_password = [&login[..], b"p\0\x0f\xff\xff"].concat();
-    let before_login = [&login[..], b"Q\0\0\0\x0fSHOW MEM;\0"].concat();
+    let before_login = [&login[..], b"Q\0\0\0\x11SHOW LISTS;\0"].concat();
     let truncated = [&login[..], b"p\0\0\0\x04"].concat();
     let early = [&SSL_REQUEST[..], &login].concat();
     for bytes in [

@@ -22,7 +22,7 @@ fn every_table_of_the_help_can_be_shown() {
         .iter()
         .filter_map(|row| row.strip_prefix("SHOW "))
         .collect();
-    let expected = "AUTHORITY CLIENTS CONFIG DATABASES HELP LISTS MEM POLICY POOLS PROXIES REJECTIONS SCOPES \
+    let expected = "AUTHORITY CLIENTS CONFIG DATABASES HELP LISTS POLICY POOLS PROXIES REJECTIONS SCOPES \
                     SERVERS SESSIONS STATS TAKEOVERS VERSION";
     assert_eq!(tables, expected.split_whitespace().collect());
     for table in tables {
@@ -448,7 +448,7 @@ fn the_extended_protocol_is_refused() {
             Batch::new()
                 .bind("", "s", &[])
                 .flush()
-                .query("SHOW MEM")
+                .query("SHOW LISTS")
                 .sync(),
             "EZ",
         ),
