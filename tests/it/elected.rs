@@ -293,12 +293,7 @@ fn another_store_is_refused() {
     let said = stage.proxy.try_restart(SOON).unwrap_err();
     assert!(said.contains(words), "{said}");
     // The file alone is valid.
-    let told = subcommand("check").arg(flag).output().unwrap();
-    let told = String::from_utf8_lossy(&told.stdout).into_owned();
-    assert_says(
-        &told,
-        "election  /elections/jobs for scope jobs, of the etcd that keeps the marks",
-    );
+    assert!(subcommand("check").arg(flag).status().unwrap().success());
     policy.write("");
     stage.proxy.restart();
 }

@@ -69,12 +69,8 @@ fn a_good_file_is_summarised() {
     let told = run(&mut file.command("check"));
     assert_eq!(told.code, 0, "{}", told.err);
     let expect = "\
-scopes    default, jobs
-rule 1    reporting (line 3)
-rule 2    without a name (line 7)
 warning   policy.toml:9:10: writes = \"allow\" lets these sessions bypass the fence, even for the \
 tables of scopes (give them a scope of their own if they can declare a token)
-
 policy.toml is valid, 1 warning
 ";
     assert_eq!(told.out, expect);
@@ -108,11 +104,6 @@ fn scripts_get_json() {
     let told = run(file.command("check").arg("--json"));
     let report: Value = serde_json::from_str(&told.out).unwrap();
     assert_eq!(report["passed"], json!(true));
-    assert_eq!(report["scopes"], json!(["default", "jobs"]));
-    assert_eq!(
-        report["rules"][0],
-        json!({"number": 1, "name": "reporting", "line": 3})
-    );
     assert_eq!(report["warnings"][0]["line"], json!(9));
     assert_eq!(report["errors"], json!([]));
     let told = run(File::new("x").command("check").arg("--json"));

@@ -203,12 +203,6 @@ impl Policy {
         is_listed
     }
 
-    pub fn rules(&self) -> impl Iterator<Item = &SessionRule> {
-        self.rules
-            .iter()
-            .filter_map(|rule| rule.terms.rule.as_ref())
-    }
-
     #[must_use]
     pub fn bounds(&self, scope: &str) -> TokenBounds {
         let own = self.bounds.get(scope).unwrap_or(&self.default_bounds);

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use serde::Serialize;
 use strum::{AsRefStr, EnumIter};
 
 use super::declare::{Declarable, DeclareFor};
@@ -41,7 +40,7 @@ pub(super) enum UnknownTables {
     SessionScope,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionRule {
     pub number: usize,
     pub name: Option<Box<str>>,
