@@ -5,15 +5,13 @@
 
 mod access;
 mod answers;
-mod events;
 mod exposition;
+mod picture;
 mod readiness;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -32,16 +30,14 @@ use crate::newest::accept_newest;
 use crate::process::Process;
 use access::Peer;
 pub(crate) use access::{Access, TokenError};
-use answers::{Answers, EVENTS};
-use events::{Pictures, Shown};
+use answers::Answers;
+use picture::Pictures;
 use readiness::Readiness;
 
 const CONNECTIONS_MAX: usize = 64;
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
 const HEAD_WITHIN: Duration = Duration::from_secs(5);
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
-/// For a dashboard, which then reconnects.
-const WATCHED_WITHIN: Duration = Duration::from_secs(3600);
 /// Limits of a request's head: bytes, and fields. The library's minimum is 8 KiB.
 const HEAD_MAX: (usize, usize) = (16 * 1024, 64);
 #[derive(Debug, thiserror::Error)]
@@ -114,12 +110,10 @@ impl HttpServer {
         facts.shared.metrics.register(&takeover, &mut registry);
         let answers = Arc::new(Answers {
             registry,
-            shown: Arc::new(Shown {
-                access: listener.access,
-                facts,
-                readiness: Readiness::new(takeover, shutdown),
-                pictures: Pictures::default(),
-            }),
+            access: listener.access,
+            facts,
+            readiness: Readiness::new(takeover, shutdown),
+            pictures: Pictures::default(),
         });
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -173,14 +167,8 @@ async fn serve(listener: StdListener, answers: &Arc<Answers>) {
 
 /// Handles a connection, with the handshake of TLS if there is one.
 async fn begin(stream: TcpStream, answers: Arc<Answers>) {
-    let acceptor = answers
-        .shown
-        .facts
-        .shared
-        .certificates
-        .current()
-        .http
-        .clone();
+    let certificates = answers.facts.shared.certificates.current();
+    let acceptor = certificates.http.clone();
     let Some(acceptor) = acceptor else {
         return converse(stream, Peer::Unknown, answers).await;
     };
@@ -204,18 +192,12 @@ async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, peer: Peer, answe
         .max_buf_size(bytes)
         .max_headers(fields)
         .keep_alive(false);
-    let watches = AtomicBool::new(false);
     let answer = service_fn(|request| {
-        watches.store(request.uri().path() == EVENTS, Ordering::Relaxed);
         let answers = Arc::clone(&answers);
         async move { answers.to(&request, peer).await }
     });
-    let mut conversation = pin!(protocol.serve_connection(TokioIo::new(stream), answer));
-    let mut ended = tokio::time::timeout(ANSWERED_WITHIN, &mut conversation).await;
-    if ended.is_err() && watches.load(Ordering::Relaxed) {
-        ended = tokio::time::timeout(WATCHED_WITHIN, conversation).await;
-    }
-    match ended {
+    let conversation = protocol.serve_connection(TokioIo::new(stream), answer);
+    match tokio::time::timeout(ANSWERED_WITHIN, conversation).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%error, "a request over HTTP failed"),
         Err(_) => tracing::debug!("a request over HTTP took too long"),

@@ -77,7 +77,6 @@ async fn it_shows_what_there_is_and_what_to_do() {
             .await,
         0
     );
-    // The page is notified of events without polling.
     for _ in 0..3 {
         scene.leader("33", "zombie");
     }

@@ -18,7 +18,7 @@ use serde_json::Value;
 use schema::{faults, names, resolve};
 
 /// The page for people, and its data: not for programs.
-const DASHBOARD: [&str; 2] = ["/", "/api/v1/events"];
+const DASHBOARD: [&str; 2] = ["/", "/api/v1/picture"];
 
 /// Responses that no test can cause: only a proxy that has lost a thread sends them.
 const NOT_CAUSED: [(&str, u16); 3] = [("/healthz", 503), ("/metrics", 500), ("/api/v1/pools", 503)];

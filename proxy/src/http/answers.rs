@@ -4,8 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::channel::Channel;
-use http_body_util::{Either, Full};
+use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
     ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue,
@@ -19,26 +18,28 @@ use rustix::system::uname;
 use serde_json::{Value, json};
 
 use super::access::{Access, HttpAccess, Peer};
-use super::events::{self, Shown};
 use super::exposition;
-use crate::console::OVER_HTTP;
+use super::picture::Pictures;
+use super::readiness::Readiness;
+use crate::console::{Facts, OVER_HTTP};
 
 /// The main thread counts as dead after this time without an answer.
 const ALIVE_WITHIN: Duration = Duration::from_secs(2);
 
-pub(super) const EVENTS: &str = "/api/v1/events";
 /// <https://fetch.spec.whatwg.org/#cross-origin-resource-policy-header>
 const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 /// The page may contact only this proxy, and no other page may frame it.
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                            base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// A whole answer, or a stream.
-pub(super) type Body = Either<Full<Bytes>, Channel<Bytes, Infallible>>;
+type Body = Full<Bytes>;
 
 pub(super) struct Answers {
     pub(super) registry: Registry,
-    pub(super) shown: Arc<Shown>,
+    pub(super) access: Access,
+    pub(super) facts: Arc<Facts>,
+    pub(super) readiness: Readiness,
+    pub(super) pictures: Pictures,
 }
 
 impl Answers {
@@ -47,10 +48,10 @@ impl Answers {
         request: &Request<Incoming>,
         peer: Peer,
     ) -> Result<Response<Body>, Infallible> {
-        let rights = self.shown.access.rights(peer, request.headers());
+        let rights = self.access.rights(peer, request.headers());
         let path = request.uri().path();
         if rights == HttpAccess::None
-            && let Some(refusal) = refusal(&self.shown.access, path)
+            && let Some(refusal) = refusal(&self.access, path)
         {
             return Ok(refusal);
         }
@@ -72,8 +73,8 @@ impl Answers {
             "/readyz" => self.ready(rights).await,
             "/leader" => self.leader(request.uri().query()),
             _ => match path.strip_prefix("/api/v1/") {
-                Some(_) if !self.shown.access.is_meant(request.headers()) => not_meant(),
-                Some("events") => self.events(request, peer),
+                Some(_) if !self.access.is_meant(request.headers()) => not_meant(),
+                Some("picture") => self.picture().await,
                 Some(table) => self.table(table).await,
                 None => nothing_there(),
             },
@@ -81,19 +82,13 @@ impl Answers {
         Ok(answer)
     }
 
-    fn events(&self, request: &Request<Incoming>, peer: Peer) -> Response<Body> {
-        let body = match *request.method() {
-            Method::HEAD => Either::Left(Full::default()),
-            _ => {
-                let fields = request.headers().clone();
-                Either::Right(events::body(Arc::clone(&self.shown), peer, fields))
-            }
-        };
-        headed(StatusCode::OK, "text/event-stream", body)
+    async fn picture(&self) -> Response<Body> {
+        let picture = self.pictures.latest(&self.facts, &self.readiness).await;
+        respond(StatusCode::OK, "application/json", picture)
     }
 
     async fn table(&self, name: &str) -> Response<Body> {
-        match self.shown.facts.rows(name).await {
+        match self.facts.rows(name).await {
             Some(Ok(rows)) => {
                 let json = rows.collect::<Value>().to_string();
                 respond(StatusCode::OK, "application/json", json)
@@ -118,7 +113,7 @@ impl Answers {
 
     /// The main thread, which accepts connections and declares tokens, must prove that it lives.
     async fn health(&self) -> Response<Body> {
-        let main = self.shown.facts.shared.timers.spawn(async {});
+        let main = self.facts.shared.timers.spawn(async {});
         match tokio::time::timeout(ALIVE_WITHIN, main).await {
             Ok(Ok(())) => plain(StatusCode::OK, "alive\n"),
             _ => plain(
@@ -129,7 +124,7 @@ impl Answers {
     }
 
     async fn ready(&self, rights: HttpAccess) -> Response<Body> {
-        let Some(why_not) = self.shown.readiness.why_not().await else {
+        let Some(why_not) = self.readiness.why_not().await else {
             return plain(StatusCode::OK, "ready\n");
         };
         let text = match rights {
@@ -142,7 +137,7 @@ impl Answers {
     /// The form of Kubernetes' leader-elector sidecar, which tells the name only.
     fn leader(&self, query: Option<&str>) -> Response<Body> {
         let scope = query.and_then(|query| query.strip_prefix("scope="));
-        let leaderships = self.shown.facts.leaderships.all();
+        let leaderships = self.facts.leaderships.all();
         let mut asked = leaderships
             .iter()
             .filter(|one| scope.is_none_or(|scope| one.scope().as_str() == scope));
@@ -194,7 +189,7 @@ fn not_meant() -> Response<Body> {
 
 fn nothing_there() -> Response<Body> {
     let paths = format!(
-        "the paths are / (the dashboard), /metrics, /healthz, /readyz, /leader and /api/v1/ with {} and events\n",
+        "the paths are / (the dashboard), /metrics, /healthz, /readyz, /leader and /api/v1/ with {} and picture\n",
         OVER_HTTP.join(", ")
     );
     plain(StatusCode::NOT_FOUND, paths)
@@ -222,11 +217,7 @@ fn respond(
     content_type: &'static str,
     body: impl Into<Bytes>,
 ) -> Response<Body> {
-    headed(status, content_type, Either::Left(Full::new(body.into())))
-}
-
-fn headed(status: StatusCode, content_type: &'static str, body: Body) -> Response<Body> {
-    let mut response = Response::new(body);
+    let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     let fields = response.headers_mut();
     fields.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));

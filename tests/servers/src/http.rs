@@ -5,7 +5,7 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use rustls::{ClientConnection, StreamOwned};
+use rustls::StreamOwned;
 
 use crate::machine::{self, PATIENCE};
 use crate::postgres::Postgres;
@@ -79,24 +79,13 @@ impl Http {
         Answer::parse(&self.send(&request).expect("an answer"))
     }
 
-    /// Opens a connection over TLS and sends a request. Reading shows whether the proxy accepts the client's
-    /// certificate.
-    pub fn open_tls(
-        self,
-        client: &TlsClient,
-        path: &str,
-        fields: &str,
-    ) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
+    /// Reads to the end, because TLS reports truncation, and only the answer shows whether the proxy accepts the
+    /// client's certificate.
+    pub fn get_tls(self, client: &TlsClient, path: &str, fields: &str) -> io::Result<Answer> {
         let mut stream = StreamOwned::new(client.connection(), self.connect()?);
         write!(stream, "GET {path} HTTP/1.1\r\n{fields}\r\n")?;
-        Ok(stream)
-    }
-
-    /// Reads to the end, because TLS reports truncation.
-    pub fn get_tls(self, client: &TlsClient, path: &str, fields: &str) -> io::Result<Answer> {
         let mut answer = String::new();
-        self.open_tls(client, path, fields)?
-            .read_to_string(&mut answer)?;
+        stream.read_to_string(&mut answer)?;
         Ok(Answer::parse(&answer))
     }
 

@@ -1,4 +1,4 @@
-// Shows the events of /api/v1/events. Everything from outside becomes text, never markup.
+// Shows /api/v1/picture, again and again. Everything from outside becomes text, never markup.
 "use strict";
 
 // Name of the column, its title here, and its format.
@@ -23,7 +23,7 @@ const TABLES = {
 };
 // A leader that was refused so recently still runs.
 const RECENT_MS = 60_000;
-// After so long without an event, the page says so.
+// After so long without an answer, the page says so.
 const SILENT_MS = 12_000;
 const LINES_MAX = 12;
 const SVG = "http://www.w3.org/2000/svg";
@@ -31,7 +31,6 @@ const SVG = "http://www.w3.org/2000/svg";
 const byId = (id) => document.getElementById(id);
 let picture = null;
 let heardAt = 0;
-let lastMadeAt = 0;
 let serverAhead = 0;
 let shown = {};
 
@@ -244,51 +243,35 @@ function show() {
   tick();
 }
 
-function hear(event) {
-  for (const line of event.split("\n")) {
-    if (line.startsWith("id: ")) {
-      // When the picture was made: a picture shown for long is no news.
-      const madeAt = Number(line.slice(4));
-      if (madeAt === lastMadeAt) continue;
-      lastMadeAt = madeAt;
-      heardAt = Date.now();
-      serverAhead = madeAt - heardAt;
-    } else if (line.startsWith("data: ")) {
-      picture = JSON.parse(line.slice(6));
-      show();
-    }
-  }
-}
-
-// Not EventSource, which cannot send a token.
-async function watch() {
+// False if a token is needed first.
+async function look() {
   const token = sessionStorage.getItem("token");
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
-  const answer = await fetch("api/v1/events", { headers, cache: "no-store" });
+  const answer = await fetch("api/v1/picture", { headers, cache: "no-store" });
   byId("login").hidden = answer.status !== 401;
   if (answer.status === 401) {
     stand("a token is needed", "bad");
     return false;
   }
   if (!answer.ok) throw new Error(`status ${answer.status}`);
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  let text = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return true;
-    text += value;
-    const events = text.split("\n\n");
-    text = events.pop();
-    events.forEach(hear);
+  const told = await answer.json();
+  heardAt = Date.now();
+  serverAhead = told.now - heardAt;
+  const key = JSON.stringify(told.picture);
+  if (shown.picture !== key) {
+    shown.picture = key;
+    picture = told.picture;
+    show();
   }
+  return true;
 }
 
 async function run() {
   for (;;) {
     try {
-      if (!await watch()) return;
+      if (!await look()) return;
     } catch {
-      // It tries again; the clock shows that no event comes.
+      // It tries again; the clock shows that no answer comes.
     }
     tick();
     await new Promise((then) => setTimeout(then, 1000));
