@@ -20,7 +20,7 @@ pub use error::BenchError;
 pub use report::{BenchReport, Comparison, median};
 pub use rounds::Round;
 pub use statements::{Protocol, Workload};
-pub use survey::{Proof, Survey, Way};
+pub use survey::{Survey, Way};
 pub use target::{BenchTarget, Path, TokenFlag};
 
 #[derive(Debug, Clone)]

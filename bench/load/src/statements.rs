@@ -66,8 +66,6 @@ const FILL_TABLE: &str = "INSERT INTO pg_temp.pgpalisade_bench (n) VALUES (0)";
 pub(crate) const SERVER: &str = "SELECT pg_catalog.current_setting('server_version'), \
     (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8, \
     pg_catalog.pg_is_in_recovery()";
-/// An administrator may have hidden the identifier.
-pub(crate) const IDENTIFIER: &str = "SELECT system_identifier FROM pg_catalog.pg_control_system()";
 /// Only the proxy knows the setting.
 pub(crate) const STATUS: &str = "SHOW fencing.status";
 /// The scope of a bare number.
@@ -114,7 +112,7 @@ mod tests {
                 assert_eq!(table, "pg_temp.pgpalisade_bench", "{sql}");
             }
         }
-        for sql in [SERVER, IDENTIFIER, STATUS, SCOPE, MARK] {
+        for sql in [SERVER, STATUS, SCOPE, MARK] {
             assert!(written(sql).is_empty(), "{sql}");
         }
     }

@@ -4,19 +4,16 @@
 use pgpalisade_authority::{Scope, Token};
 use pgpalisade_fence::rejection::utc;
 use serde::Serialize;
-use tokio_postgres::error::SqlState;
 
 use crate::connection::{ANSWER_WITHIN, BenchConnection};
 use crate::error::{BenchError, current};
-use crate::statements::{IDENTIFIER, MARK, SCOPE, SERVER, STATUS};
+use crate::statements::{MARK, SCOPE, SERVER, STATUS};
 use crate::target::BenchTarget;
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Survey {
     pub direct: Way,
     pub proxied: Way,
-    /// Why both have one server.
-    pub same_server: Proof,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -28,22 +25,11 @@ pub struct Way {
     pub fencing_status: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Proof {
-    /// The cluster's identifier, and the start of the server.
-    IdentifierAndStart,
-    /// The start only: the role may not read the identifier.
-    Start,
-}
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ServerIdentity {
     version: String,
     started_us: i64,
     standby: bool,
-    /// `None` if the role may not read it.
-    identifier: Option<i64>,
 }
 
 impl ServerIdentity {
@@ -53,12 +39,8 @@ impl ServerIdentity {
         } else {
             "a primary"
         };
-        let identifier = match self.identifier {
-            Some(identifier) => format!(" with system identifier {}", identifier.cast_unsigned()),
-            None => String::new(),
-        };
         let started = utc(self.started_us);
-        format!("{kind}{identifier}, started at {started}")
+        format!("{kind}, started at {started}")
     }
 }
 
@@ -80,7 +62,7 @@ pub(crate) async fn look(
         return Err(BenchError::NoProxy(proxied.address.clone()));
     }
     let proxied_server = server(&connection).await?;
-    let same_server = same(&direct_server, &proxied_server)?;
+    check_same(&direct_server, &proxied_server)?;
     share_only(proxied, &connection).await?;
     connection.close().await;
     let connection = BenchConnection::open(proxied).await?;
@@ -97,7 +79,6 @@ pub(crate) async fn look(
             server_version: proxied_server.version,
             fencing_status,
         },
-        same_server,
     })
 }
 
@@ -108,35 +89,21 @@ async fn server(connection: &BenchConnection) -> Result<ServerIdentity, BenchErr
         .first()
         .ok_or_else(|| connection.stuck(ANSWER_WITHIN))?;
     let version: String = row.try_get(0).map_err(failed)?;
-    let identifier = match connection.query(IDENTIFIER).await? {
-        Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => None,
-        answer => {
-            let rows = answer.map_err(failed)?;
-            let identifier = rows.first().map(|row| row.try_get(0));
-            identifier.transpose().map_err(failed)?
-        }
-    };
     Ok(ServerIdentity {
         // Debian appends its own version in brackets.
         version: version.split(' ').next().unwrap_or_default().to_owned(),
         started_us: row.try_get(1).map_err(failed)?,
         standby: row.try_get(2).map_err(failed)?,
-        identifier,
     })
 }
 
-/// A standby has the identifier of its primary, so the start of the server must be the same too.
-fn same(direct: &ServerIdentity, proxied: &ServerIdentity) -> Result<Proof, BenchError> {
-    let identifiers = direct.identifier.zip(proxied.identifier);
-    let differ = identifiers.is_some_and(|(some, other)| some != other);
-    if differ || (direct.started_us, direct.standby) != (proxied.started_us, proxied.standby) {
-        let (direct, proxied) = (direct.describe(), proxied.describe());
-        return Err(BenchError::OtherServer(direct, proxied));
+/// Two servers do not start in the same microsecond.
+fn check_same(direct: &ServerIdentity, proxied: &ServerIdentity) -> Result<(), BenchError> {
+    if direct.started_us == proxied.started_us {
+        return Ok(());
     }
-    Ok(match identifiers {
-        Some(_) => Proof::IdentifierAndStart,
-        None => Proof::Start,
-    })
+    let (direct, proxied) = (direct.describe(), proxied.describe());
+    Err(BenchError::OtherServer(direct, proxied))
 }
 
 /// Refuses tokens above the mark, which would end the leader's sessions. `asking` is a session of the proxy without a
@@ -185,47 +152,4 @@ pub(crate) async fn token_hint(proxied: &BenchTarget) -> Result<String, BenchErr
     };
     connection.close().await;
     Ok(hint)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn server(identifier: Option<i64>, started_us: i64, standby: bool) -> ServerIdentity {
-        ServerIdentity {
-            version: "15.20".to_owned(),
-            started_us,
-            standby,
-            identifier,
-        }
-    }
-
-    #[test]
-    fn the_same_server_or_not() {
-        use Proof::{IdentifierAndStart, Start};
-        let cases = [
-            (
-                server(Some(1), 5, false),
-                server(Some(1), 5, false),
-                Some(IdentifierAndStart),
-            ),
-            (
-                server(Some(1), 5, false),
-                server(None, 5, false),
-                Some(Start),
-            ),
-            (server(None, 5, false), server(None, 5, false), Some(Start)),
-            (server(Some(1), 5, false), server(Some(2), 5, false), None),
-            (server(Some(1), 5, false), server(Some(1), 6, false), None),
-            (server(Some(1), 5, false), server(Some(1), 5, true), None),
-            (server(None, 5, false), server(None, 6, false), None),
-        ];
-        for (direct, proxied, expect) in cases {
-            assert_eq!(
-                same(&direct, &proxied).ok(),
-                expect,
-                "{direct:?}, {proxied:?}"
-            );
-        }
-    }
 }

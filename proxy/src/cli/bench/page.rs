@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pgpalisade_load::{BenchReport, Comparison, Proof, Survey, Way};
+use pgpalisade_load::{BenchReport, Comparison, Survey, Way};
 
 use crate::cli::text::{counted, name, plain, table};
 use crate::config::show_time;
@@ -29,18 +29,10 @@ fn survey(report: &BenchReport) -> String {
             plain(&way.server_version)
         )
     };
-    let Survey {
-        direct,
-        proxied,
-        same_server,
-    } = &report.survey;
+    let Survey { direct, proxied } = &report.survey;
     let status = proxied.fencing_status.as_deref().unwrap_or_default();
-    let same = match same_server {
-        Proof::IdentifierAndStart => "the same: equal system identifier and start time",
-        Proof::Start => "the same: equal start time; the role may not call pg_control_system()",
-    };
     format!(
-        "direct   {}\nproxied  {}\n         {}\nserver   {same}\nload     {}, {}, {}, turns of {}\n",
+        "direct   {}\nproxied  {}\n         {}\nload     {}, {}, {}, turns of {}\n",
         way(direct),
         way(proxied),
         plain(status),
@@ -117,7 +109,6 @@ mod tests {
                     "db:6432",
                     Some("token=34 scope=default mark=34 state=current"),
                 ),
-                same_server: Proof::IdentifierAndStart,
             },
             workload: Workload::Select,
             protocol: Protocol::Prepared,
@@ -135,7 +126,6 @@ mod tests {
 direct   db:5432, PostgreSQL 15.20
 proxied  db:6432, PostgreSQL 15.20
          token=34 scope=default mark=34 state=current
-server   the same: equal system identifier and start time
 load     select, prepared, 8 clients, turns of 1s
 
               DIRECT  PROXIED  DIFFERENCE
