@@ -1,9 +1,10 @@
 //! The verdict: can the fence be switched on, what would have been refused to whom, and what to do about it.
 
+use std::cmp::Reverse;
+
 use serde::Serialize;
 
-use super::tally::Tally;
-use super::{Count, TallyRow, Understood};
+use super::{Count, Report, Understood};
 use pgpalisade_fence::readable::counted;
 use pgpalisade_fence::rejection::RejectionKind;
 
@@ -15,6 +16,14 @@ pub struct Who {
     pub user: String,
     pub application: Option<String>,
     pub database: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WhoCount {
+    #[serde(flatten)]
+    pub who: Who,
+    #[serde(flatten)]
+    pub count: Count,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -48,7 +57,7 @@ pub struct Finding {
     #[serde(flatten)]
     pub count: Count,
     pub advice: &'static str,
-    pub who: Vec<TallyRow<Who>>,
+    pub who: Vec<WhoCount>,
     pub others: Count,
 }
 
@@ -116,24 +125,22 @@ fn judge(kind: &str) -> (Todo, &'static str) {
     )
 }
 
-pub(super) fn reach(
-    who: &Tally<Who>,
-    understood: &Understood,
-    total: &Count,
-    top: usize,
-) -> Advice {
+pub(super) fn reach(report: &Report, top: usize) -> Advice {
+    let understood = &report.understood;
+    let mut all: Vec<(&Who, &Count)> = report.who.iter().collect();
+    all.sort_by_key(|(who, count)| (Reverse(count.total()), *who));
     let mut findings: Vec<Finding> = Vec::new();
     let mut open = Count::default();
-    for row in who.rows() {
-        let (todo, advice) = judge(&row.key.kind);
+    for (who, count) in all {
+        let (todo, advice) = judge(&who.kind);
         if todo == Todo::Something {
-            open.add(&row.count);
+            open.add(count);
         }
-        let known = findings.iter().position(|known| known.kind == row.key.kind);
+        let known = findings.iter().position(|known| known.kind == who.kind);
         let place = known.unwrap_or(findings.len());
         if known.is_none() {
             findings.push(Finding {
-                kind: row.key.kind.clone(),
+                kind: who.kind.clone(),
                 count: Count::default(),
                 advice,
                 who: Vec::new(),
@@ -141,13 +148,13 @@ pub(super) fn reach(
             });
         }
         if let Some(finding) = findings.get_mut(place) {
-            finding.add(row, top);
+            finding.add(who, *count, top);
         }
     }
-    findings.sort_by_key(|finding| std::cmp::Reverse(finding.count.total()));
+    findings.sort_by_key(|finding| Reverse(finding.count.total()));
     // Records without a row may be of any kind.
-    open.add(&who.beyond);
-    let answer = match answer(total, &open) {
+    open.add(&report.beyond);
+    let answer = match answer(&report.total, &open) {
         Readiness::Ready | Readiness::NothingRecorded if understood.dropped > 0 => {
             Readiness::Incomplete
         }
@@ -157,17 +164,18 @@ pub(super) fn reach(
         answer,
         headline: headline(answer, &open),
         findings,
-        cautions: cautions(understood, &who.beyond),
+        cautions: cautions(understood, &report.beyond),
     }
 }
 
 impl Finding {
-    fn add(&mut self, row: TallyRow<Who>, top: usize) {
-        self.count.add(&row.count);
+    fn add(&mut self, who: &Who, count: Count, top: usize) {
+        self.count.add(&count);
         if self.who.len() < top {
-            self.who.push(row);
+            let who = who.clone();
+            self.who.push(WhoCount { who, count });
         } else {
-            self.others.add(&row.count);
+            self.others.add(&count);
         }
     }
 }

@@ -3,20 +3,20 @@
 //! A log may be larger than memory: it is read once, and the number of counters is limited.
 
 mod advice;
-mod tally;
+mod count;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::io::{self, BufRead};
 
 use serde::Serialize;
 
 use crate::line::{self, Filter, Line, Read, Record};
 use advice::Who;
-use tally::Tally;
 
 pub use advice::{Advice, Finding};
-pub use tally::{Count, TallyRow};
+pub use count::Count;
 
 /// Limit of users, applications and so on with separate counts.
 const NAMES: usize = 10_000;
@@ -42,7 +42,9 @@ pub struct Report {
     has_scope: bool,
     understood: Understood,
     total: Count,
-    who: Tally<Who>,
+    who: HashMap<Who, Count>,
+    /// Records of all others, beyond the limit.
+    beyond: Count,
 }
 
 impl Report {
@@ -53,7 +55,8 @@ impl Report {
             has_scope: false,
             understood: Understood::default(),
             total: Count::default(),
-            who: Tally::new(NAMES),
+            who: HashMap::new(),
+            beyond: Count::default(),
         }
     }
 
@@ -120,7 +123,13 @@ impl Report {
             application: record.application,
             database: record.database,
         };
-        self.who.add(who, &one);
+        if let Some(count) = self.who.get_mut(&who) {
+            count.add(&one);
+        } else if self.who.len() < NAMES {
+            self.who.insert(who, one);
+        } else {
+            self.beyond.add(&one);
+        }
     }
 
     /// The verdict, with the `top` highest counts of each kind.
@@ -129,7 +138,7 @@ impl Report {
         Summary {
             understood: self.understood,
             total: self.total,
-            verdict: advice::reach(&self.who, &self.understood, &self.total, top),
+            verdict: advice::reach(self, top),
         }
     }
 }

@@ -8,7 +8,7 @@
 
 use serde_json::{Value, json};
 
-use super::advice::Readiness;
+use super::advice::{Readiness, WhoCount};
 use super::*;
 
 fn line(changes: &Value) -> String {
@@ -66,14 +66,14 @@ fn records_are_counted_by_kind_and_who() {
     );
     assert_eq!((no_token.count.refused, no_token.count.observed), (1, 2));
     let who = |finding: &Finding| -> Vec<String> {
-        let row = |row: &TallyRow<Who>| {
+        let row = |row: &WhoCount| {
             let Who {
                 user,
                 application,
                 database,
                 scope,
                 ..
-            } = &row.key;
+            } = &row.who;
             let application = application.as_deref().unwrap_or("-");
             let scope = scope.as_deref().unwrap_or("-");
             let count = row.count.total();
@@ -204,7 +204,7 @@ fn the_verdict_says_whether_the_fence_can_be_switched_on() {
     };
     assert!(finding.advice.contains("SET fencing.token"));
     assert_eq!(
-        finding.who.first().unwrap().key.application.as_deref(),
+        finding.who.first().unwrap().who.application.as_deref(),
         Some("worker")
     );
 }

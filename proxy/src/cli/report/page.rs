@@ -67,10 +67,10 @@ fn describe(finding: &Finding) -> String {
         [
             row.count.total().to_string(),
             row.count.last.map(second).unwrap_or_default(),
-            row.key.user.clone(),
-            or_dash(&row.key.application),
-            row.key.database.clone(),
-            or_dash(&row.key.scope),
+            row.who.user.clone(),
+            or_dash(&row.who.application),
+            row.who.database.clone(),
+            or_dash(&row.who.scope),
         ]
     });
     let head = ["COUNT", "LAST", "USER", "APPLICATION", "DATABASE", "SCOPE"];
