@@ -52,7 +52,7 @@ fn label((measurement, variant, number, figure): Key<'_>) -> String {
 
 /// Median of the rounds, followed in brackets by the median of its ratios, round by round. CPU time is compared with
 /// the bare relay's, with TLS and shared connections with pgbouncer's; values that depend on PostgreSQL with the
-/// direct target's. CPU time without a ratio has half of its spread there.
+/// direct target's.
 fn cell(records: &[Record], wanted: Key<'_>, target: ComparedTarget) -> String {
     let of = |target: ComparedTarget| {
         records
@@ -77,11 +77,6 @@ fn cell(records: &[Record], wanted: Key<'_>, target: ComparedTarget) -> String {
     match (wanted.3, median(&ratios)) {
         (Figure::Median | Figure::Tail | Figure::Memory | Figure::Multixacts, _) => middle,
         (_, Some(ratio)) => format!("{middle} ({ratio:.2})"),
-        (Figure::Cpu, None) if target != base && values.len() > 1 => {
-            let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-            let most = values.iter().copied().fold(0.0, f64::max);
-            format!("{middle} ± {}", number((most - least) / 2.0))
-        }
         _ => middle,
     }
 }
