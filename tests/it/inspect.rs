@@ -18,7 +18,7 @@ use pgpalisade_test_servers::proxy::subcommand;
 use serde_json::Value;
 
 /// Ids of all checks, in the order in which they run.
-const IDS: [&str; 21] = [
+const IDS: [&str; 18] = [
     "config",
     "files",
     "declare",
@@ -36,9 +36,6 @@ const IDS: [&str; 21] = [
     "authority",
     "elections",
     "listeners",
-    "cluster",
-    "proxies",
-    "marks",
     "ways-in",
 ];
 

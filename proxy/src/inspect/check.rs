@@ -1,18 +1,15 @@
 //! The checks, in order.
 
-mod authority;
 mod elections;
 mod listeners;
 mod logins;
 mod postgres;
 mod ways_in;
 
-use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use pgpalisade_authority::{Mark, Scope};
 use pgpalisade_policies::Policy;
 use pgpalisade_server::pooling::Pool;
 use pgpalisade_takeover::{ControlError, WitnessMode, cluster_lock, witness};
@@ -69,21 +66,17 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     };
     let proxies = match &control {
         Some(control) => control.connection.look(cluster_lock::proxies).await,
-        None => Err(ControlError::Lost),
+        None => Ok(Vec::new()),
     };
-    let witnessed = match &control {
+    let proxies = proxies.unwrap_or_default();
+    match &control {
         Some(control) => {
-            let seen = proxies.as_ref().map_or(0, Vec::len);
-            let proxies = postgres::sharing(&config.takeover.authority, seen);
-            postgres::checks(config, control, &hosts, proxies, within, report).await
+            let count = postgres::sharing(&config.takeover.authority, proxies.len());
+            postgres::checks(config, control, &hosts, count, within, report).await;
         }
-        None => {
-            report.skip(postgres::CHECKS, WITHOUT_CONTROL);
-            None
-        }
-    };
+        None => report.skip(postgres::CHECKS, WITHOUT_CONTROL),
+    }
     let protected = control.as_ref().map(|c| c.server.system_identifier);
-    // After the witness, which is never ahead of an intact authority.
     let location = &config.takeover.authority;
     let store = store::look(location, protected, within).await;
     let store = store::try_open(location, store, within).await;
@@ -94,19 +87,11 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     let taken_by = policy.ok().map(|loaded| &loaded.policy);
     let listeners = listeners::check(config, taken_by, within).await;
     report.add(Check::Listeners, listeners);
-    match &control {
-        Some(control) => {
-            let served = proxies.as_deref().unwrap_or_default().to_vec();
-            let witnessed = witnessed.as_ref();
-            authority::checks(control, location, &store.held, proxies, witnessed, report).await;
-            let policy = policy.ok().map(|loaded| &loaded.policy);
-            report.add(
-                Check::WaysIn,
-                ways_in::check(control, policy, &served).await,
-            );
-        }
-        None => report.skip(Check::Cluster..=Check::WaysIn, WITHOUT_CONTROL),
-    }
+    let ways_in = match &control {
+        Some(control) => ways_in::check(control, taken_by, &proxies).await.into(),
+        None => CheckResult::skip(WITHOUT_CONTROL),
+    };
+    report.add(Check::WaysIn, ways_in);
 }
 
 fn files(config: &Config) -> CheckResult {
@@ -167,8 +152,6 @@ const NO_HOST_ANSWERS: &str =
     "not tried: it leads to the hosts of \"upstream\", and none of them answers";
 const WITHOUT_CONTROL: &str = "not checked: there is no control connection";
 
-type Witnessed = Option<HashMap<Scope, Mark>>;
-
 async fn upstream(config: &Config, within: Duration) -> CheckResult {
     const ADVICE: &str = "start PostgreSQL, or correct \"upstream\"";
     let (mut answers, mut silent) = (Vec::new(), Vec::new());
@@ -211,30 +194,24 @@ fn introduce(chosen: &Result<Chosen, Unseen>) -> CheckResult {
     ))
 }
 
-async fn witness(config: &Config, control: &Chosen) -> (CheckResult, Witnessed) {
+async fn witness(config: &Config, control: &Chosen) -> CheckResult {
     if config.takeover.witness == WitnessMode::Off {
-        let verdict = CheckResult::warn(
+        return CheckResult::warn(
             "it is off, so an authority restored from an older snapshot would not be noticed",
             "set witness = \"auto\"",
         );
-        return (verdict, None);
     }
     match control.connection.look(cluster::witness).await {
-        Ok(Witness::Kept(marks)) => {
-            let verdict = CheckResult::ok(format!(
-                "the cluster keeps a copy of the marks: {}",
-                store::of_sessions(marks.keys())
-            ));
-            (verdict, Some(marks))
-        }
-        Ok(Witness::None { can_be_made: true }) => {
-            let seen =
-                "the cluster keeps no copy of the marks yet; the first start of a proxy creates it";
-            (CheckResult::ok(seen), None)
-        }
+        Ok(Witness::Kept(marks)) => CheckResult::ok(format!(
+            "the cluster keeps a copy of the marks: {}",
+            store::of_sessions(marks.keys())
+        )),
+        Ok(Witness::None { can_be_made: true }) => CheckResult::ok(
+            "the cluster keeps no copy of the marks yet; the first start of a proxy creates it",
+        ),
         Ok(Witness::None { can_be_made: false }) => {
             let role = &control.rights.role;
-            let verdict = CheckResult::warn(
+            CheckResult::warn(
                 format!("the cluster keeps no copy of the marks that role {role} may use"),
                 format!(
                     "let its owner or a superuser run in database {}: {} and GRANT the role USAGE on the schema and \
@@ -242,13 +219,12 @@ async fn witness(config: &Config, control: &Chosen) -> (CheckResult, Witnessed) 
                     control.server.database,
                     witness::SETUP
                 ),
-            );
-            (verdict, None)
+            )
         }
         Err(error @ ControlError::Strange(_)) => {
             let advice = "until that is done, a proxy does not start, and a takeover fails";
-            (CheckResult::fail(error.to_string(), advice), None)
+            CheckResult::fail(error.to_string(), advice)
         }
-        Err(error) => (CheckResult::unanswered(&error), None),
+        Err(error) => CheckResult::unanswered(&error),
     }
 }

@@ -40,9 +40,6 @@ pub(crate) enum Check {
     Authority,
     Elections,
     Listeners,
-    Cluster,
-    Proxies,
-    Marks,
     WaysIn,
 }
 

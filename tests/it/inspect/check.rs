@@ -23,7 +23,6 @@ fn before_the_first_start_nothing_fails_and_nothing_is_made() {
     checked
         .finds("warn authority: there is no store yet -> right place")
         .finds("ok witness: the first start of a proxy creates it")
-        .finds("ok proxies: no proxy is connected")
         .finds("ok rights: superuser")
         .expect_bad(&["authority"]);
     settings.status();
@@ -108,7 +107,6 @@ fn a_standby() {
     let checked = Settings::new(&standby, &store).check();
     checked
         .finds("fail primary: standby -> primary")
-        .finds("skip cluster: standby")
         .expect_bad(&["primary", "authority"]);
     // The clients' side leads to the primary, the control connection to its standby.
     let upstream = format!("postgres://127.0.0.1:{}", postgres.port());
@@ -213,7 +211,7 @@ fn nobody_answers() {
         // One cause, one failure.
         .finds("skip control: not tried")
         .finds("skip rights: no control connection")
-        .finds("skip marks: no control connection");
+        .finds("skip ways-in: no control connection");
     assert_eq!(checked.code, 1);
     assert!(checked.took < Duration::from_secs(20), "{:?}", checked.took);
 }

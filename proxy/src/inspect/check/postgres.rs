@@ -14,7 +14,7 @@ use super::super::cluster::{self, PreparedTransaction};
 use super::super::finding::{Check, CheckResult, listed};
 use super::super::hosts::{Chosen, Host, HostRole};
 use super::super::probe::{Probe, ProbeError};
-use super::{FindingSink, Witnessed, witness};
+use super::{FindingSink, witness};
 use crate::config::{AuthorityLocation, Config};
 
 pub(super) const CHECKS: RangeInclusive<Check> = Check::Primary..=Check::Witness;
@@ -34,7 +34,7 @@ pub(super) async fn checks(
     proxies: NonZeroUsize,
     within: Duration,
     report: &mut FindingSink<'_>,
-) -> Witnessed {
+) {
     report.add(Check::Primary, primary(control, hosts));
     report.add(Check::Rights, rights(control));
     report.add(Check::Superusers, superusers(control).await);
@@ -48,9 +48,7 @@ pub(super) async fn checks(
         connections(config, control, proxies).await,
     );
     report.add(Check::Prepared, prepared(control).await);
-    let (verdict, witnessed) = witness(config, control).await;
-    report.add(Check::Witness, verdict);
-    witnessed
+    report.add(Check::Witness, witness(config, control).await);
 }
 
 fn primary(control: &Chosen, hosts: &[Host]) -> CheckResult {
