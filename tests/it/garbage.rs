@@ -393,3 +393,20 @@ fn a_client_that_leaves_within_a_copy_is_gone_at_once() {
     }
     assert_serves(&stage);
 }
+
+/// What it is refused waits for it, so no more is read.
+#[test]
+fn a_client_that_reads_no_refusal_is_held_up() {
+    for pool in ["session", "transaction"] {
+        let stage = Stage::with_flags(JOBS, &[("--pool", pool)]);
+        for sql in ["DELETE FROM jobs", "BEGIN; ROLLBACK"] {
+            let mut wire = stage.plain();
+            wire.set_write_patience(Duration::from_secs(1));
+            let refused = (0..10_000).fold(Batch::new(), |all, _| all.query(sql));
+            let bytes = refused.bytes();
+            let taken = (0..100).take_while(|_| wire.try_send_bytes(bytes).is_ok());
+            let mebibytes = taken.count() * bytes.len() / 1024 / 1024;
+            assert!(mebibytes < 16, "{pool}: {sql}: {mebibytes} MiB");
+        }
+    }
+}

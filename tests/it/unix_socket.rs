@@ -9,7 +9,7 @@ use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
 use pgpalisade_test_servers::programs::{feed, program, stdout};
 use pgpalisade_test_servers::proxy::{Options, Proxy, subcommand};
 use pgpalisade_test_servers::tls::Authority;
-use pgpalisade_test_servers::wire::{Endpoint, SSL_REQUEST, TRUSTED, Wire};
+use pgpalisade_test_servers::wire::{Batch, Endpoint, SSL_REQUEST, TRUSTED, Wire};
 use tempfile::TempDir;
 
 /// A directory, and options for proxies in it.
@@ -169,4 +169,21 @@ fn the_socket_of_a_living_postgresql_is_not_taken() {
     assert!(said.contains("another process listens there"), "{said}");
     assert_eq!(std::fs::read_to_string(&lock).unwrap(), before);
     scene.postgres.sql("SELECT 1");
+}
+
+/// It reads slowly, and the socket holds less than its answers.
+#[test]
+fn a_client_of_a_pool_that_says_goodbye_gets_its_answers() {
+    let scene = Scene::new();
+    let _proxy = Proxy::start_with(scene.options().flag("--pool", "transaction"));
+    for count in [200, 240, 280, 320] {
+        let mut wire = Wire::login(&scene.endpoint(), &TRUSTED);
+        let rows = format!("SELECT repeat('x', 1000) FROM generate_series(1, {count})");
+        wire.send(&Batch::new().query(&rows));
+        std::thread::sleep(Duration::from_millis(300));
+        wire.send(&Batch::new().terminate());
+        std::thread::sleep(Duration::from_secs(2));
+        let answer = wire.until_closed();
+        assert_eq!(answer.iter().filter(|told| told.tag == b'D').count(), count);
+    }
 }

@@ -98,16 +98,17 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         if self.closing > 0 || self.idle == 0 {
             return None;
         }
-        let victims = self
-            .logins
-            .iter()
-            .filter(|(other, _)| !is_full || *other == name);
-        let lines = victims.flat_map(|(other, login)| login.lines.iter().map(move |l| (other, l)));
-        let others = lines.filter(|(other, (access, _))| *other != name || !access.serves(wanted));
-        let longest_idle = others.filter_map(|(_, (_, line))| line.idle.first());
-        let since = |id: &&BackendId| self.backends.get(id).and_then(Backend::idle_since);
-        let victim = longest_idle.min_by_key(|id| (since(id), **id))?;
-        Some(Step::MakeRoom(*victim))
+        // Over the backends, which are few: very many logins may wait.
+        let victims = self.backends.iter().filter_map(|(id, other)| {
+            let since = other.idle_since()?;
+            let is_victim = if other.login == *name {
+                !other.access.serves(wanted)
+            } else {
+                !is_full
+            };
+            is_victim.then_some((since, *id))
+        });
+        victims.min().map(|(_, id)| Step::MakeRoom(id))
     }
 
     /// Whether a client of a login waits that a new backend could serve. For those that PostgreSQL is to decide on, few

@@ -42,6 +42,13 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         }
     }
 
+    /// Closes what is idle. A client that still needs a backend gets a new one.
+    pub fn close_all_idle(&mut self) {
+        for id in self.all(|backend| backend.idle_since().is_some()) {
+            self.close(id);
+        }
+    }
+
     fn is_idle_too_long(&self, now: Duration, backend: &Backend<L, T>) -> bool {
         let idle = backend.idle_since().map(|since| now.saturating_sub(since));
         let login = self.logins.get(&backend.login);

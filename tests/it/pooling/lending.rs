@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pgpalisade_test_servers::held_relay::{Direction, HeldRelay};
-use pgpalisade_test_servers::machine::wait_until;
+use pgpalisade_test_servers::machine::{Signal, signal, wait_until};
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::stage::Stage;
@@ -12,7 +12,7 @@ use pgpalisade_test_servers::wire::{
     Batch, Endpoint, PROTOCOL_3_0, Wire, assert_error, errors, pretty, tags, trusted,
 };
 
-use super::{MOMENT, scarce, stage, with};
+use super::{MOMENT, backend, connections, scarce, stage, with};
 
 /// A connection that is registered in another scope, too, is not lent on.
 #[test]
@@ -182,11 +182,12 @@ fn a_function_call_that_is_refused_leaves_nothing() {
 fn a_client_that_sends_nonsense_stops_nobody() {
     let stage = with(&[("--workers", "1")]);
     let mut other = stage.plain();
+    let pid = backend(&mut other);
     for bytes in [b"d\0\0\0\0", b"c\xff\xff\xff\xff", b"f\0\0\0\x03"] {
         let mut wire = stage.plain();
         wire.send(&Batch::new().raw(bytes));
-        other.ok("SELECT 1");
         assert_error(&wire.until_ready(), "08P01");
+        assert_eq!(backend(&mut other), pid);
     }
     let is_over = AtomicBool::new(false);
     let mut flooding = stage.plain();
@@ -276,4 +277,45 @@ fn logins_that_are_refused_hold_up_no_others() {
         is_over.store(true, Ordering::Relaxed);
         assert!(took < Duration::from_secs(3), "{took:?}");
     });
+}
+
+/// The leader does not wait behind those that want its lease.
+#[test]
+fn those_that_wait_for_a_lease_leave_connections() {
+    let max = [("--backends-max", "4"), ("--backends-leaders", "0")];
+    let stage = with(&[&max[..], &[("--backends-pinned", "1")]].concat());
+    let lease = "SET fencing.token = 'lease'";
+    let (mut leader, mut reader) = (stage.plain(), stage.plain());
+    leader.ok(lease);
+    let mut waits = stage.plain();
+    waits.send(&Batch::new().query(lease));
+    wait_until("the lease to be waited for", || connections(&stage) == 2);
+    let mut others: Vec<Wire> = (0..4).map(|_| stage.plain()).collect();
+    let begun = Instant::now();
+    for other in &mut others {
+        other.fails(lease, "55P03");
+        reader.ok("SELECT 1");
+        leader.ok("INSERT INTO jobs VALUES (1) ON CONFLICT DO NOTHING");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    leader.ok("RESET fencing.token");
+    assert_eq!(tags(&waits.until_ready()), "C ZI");
+}
+
+/// Nobody else can use them, and the next process may need them.
+#[test]
+fn a_proxy_that_stops_closes_what_is_idle() {
+    let mut stage = with(&[("--shutdown-grace", "30s")]);
+    let mut clients = [(); 3].map(|()| stage.plain());
+    for client in &mut clients {
+        client.ok("BEGIN; SELECT 1");
+    }
+    let [last, others @ ..] = &mut clients;
+    for client in others {
+        client.ok("COMMIT");
+    }
+    signal(stage.proxy.pid(), Signal::TERM);
+    wait_until("idle connections to close", || connections(&stage) == 1);
+    last.ok("COMMIT");
+    stage.proxy.terminate();
 }

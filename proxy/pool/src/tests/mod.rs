@@ -4,6 +4,7 @@
 //! `PGPALISADE_POOL_SEED=7` prints the steps of one seed, `PGPALISADE_POOL_SEEDS=100000` plays more.
 
 mod guards;
+mod many_logins;
 mod promises;
 mod random;
 mod tables;

@@ -15,7 +15,7 @@ struct Script {
     seed: u64,
 }
 
-fn limits() -> Limits {
+pub(super) fn limits() -> Limits {
     Limits {
         login: 100,
         leaders: 0,

@@ -54,6 +54,9 @@ impl Worker {
             backends.decide(&self, |pool, now| {
                 pool.all_ended(now, ended);
                 pool.tick(now);
+                if self.stopping.get() {
+                    pool.close_all_idle();
+                }
                 backends.are_wanted_back.set(pool.wants_back(now));
             });
             self.tally.sizes(&backends.sizes());

@@ -116,6 +116,9 @@ impl ClientSide {
     /// Waits until a message is here, while what waits for the client is sent.
     pub(super) fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
         self.poll_flush(cx)?;
+        if !self.outbox.has_room() {
+            return Poll::Pending;
+        }
         loop {
             let dropped = self.discard.min(self.kept.len());
             self.discard -= dropped;

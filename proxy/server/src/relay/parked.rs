@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use bytes::BytesMut;
 use pgpalisade_policies::Leftover;
 use pgpalisade_pool::Residue;
-use pgpalisade_session::endings::put_fatal;
+use pgpalisade_session::endings::{Ending, put_fatal};
 use tokio::task::coop;
 
 use super::end::SHUTTING_DOWN;
@@ -201,7 +201,9 @@ impl Parked {
             coop::consume_budget().await;
             self.message().await?;
             let front = self.client.front();
-            if matches!(front, Ok(FrontendTag::Terminate)) {
+            let front = front.map_err(|error| Box::new(Ending::ProtocolViolation(error)));
+            let front = front.map_err(End::Session)?;
+            if front == FrontendTag::Terminate {
                 return Err(End::Goodbye);
             }
             // A BEGIN is answered before it reaches the queue, where the gate is looked at again.
@@ -210,24 +212,20 @@ impl Parked {
                 let Self { client, half, .. } = self;
                 unless_ended(client, half, worker.gate.is_open()).await?;
             }
-            if let Ok(tag) = front {
-                let mut answer = BytesMut::new();
-                let mut needs = self.half.answer(tag, &mut answer);
-                if needs == Needs::Server {
-                    let (message, worker) = self.client.bytes_mut();
-                    needs = self.half.hold_back(message, &worker.verdicts, &mut answer);
-                }
-                self.client.put_own(&answer);
-                if needs == Needs::Nothing {
-                    self.client.discard_front();
-                    continue;
-                }
+            let mut answer = BytesMut::new();
+            let mut needs = self.half.answer(front, &mut answer);
+            if needs == Needs::Server {
+                let (message, worker) = self.client.bytes_mut();
+                needs = self.half.hold_back(message, &worker.verdicts, &mut answer);
+            }
+            self.client.put_own(&answer);
+            if needs == Needs::Nothing {
+                self.client.discard_front();
+                continue;
             }
             let tokens = self.tokens();
             match self.lend_or_end(tokens).await? {
                 Ok(lent) => return Ok(lent),
-                // The message would end any session.
-                Err(why) if front.is_err() => return Err(End::NotLent(Box::new(why))),
                 Err(why) if why.is_about_login() => return Err(End::NotLent(Box::new(why))),
                 Err(why) => {
                     let mut error = BytesMut::new();
@@ -304,9 +302,19 @@ impl Parked {
             }
             End::Shutdown => put_fatal(&mut error, "57P01", SHUTTING_DOWN, "", "Connect again."),
             End::NotLent(why) => why.put(Severity::Fatal, &mut error),
+            End::Session(ending) => {
+                if let Ending::ProtocolViolation(violation) = &**ending {
+                    put_fatal(&mut error, "08P01", &violation.to_string(), "", "");
+                }
+            }
             _ => {}
         }
         self.client.put_own(&error);
+        let within = match end {
+            // It has asked for the answers that wait.
+            End::Goodbye | End::ClientLeft => self.client.worker.close_timeout,
+            _ => REFUSAL_TIMEOUT,
+        };
         if matches!(end, End::Goodbye) {
             self.client.leases.drain(..).for_each(Lease::give_back);
         }
@@ -315,7 +323,7 @@ impl Parked {
             self.client.socket.belongs_to(cx);
             self.client.poll_sent(cx)
         });
-        let _ = timers.timeout(REFUSAL_TIMEOUT, sending).await;
+        let _ = timers.timeout(within, sending).await;
         self.client.socket.shut_down_write();
     }
 }

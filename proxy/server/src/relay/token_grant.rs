@@ -17,7 +17,7 @@ use crate::session::tokens::{Declared, Obtained, TokenRequest};
 use crate::session::{Identity, Met};
 use crate::takeover::{Acquired, DeclareError, Lease, SessionProbe, Takeover};
 
-/// Longest wait for a lease.
+/// Longest wait for a lease, unless too many wait in the pool.
 const WAITS_MAX: Duration = Duration::from_secs(15);
 
 impl Relay {
@@ -72,6 +72,7 @@ impl Relay {
             session,
             take,
             by,
+            patience: self.patience(wanted),
             end: Arc::clone(&self.client.shown.entry().end),
             leases: std::mem::take(&mut self.client.leases),
             acquired: Vec::new(),
@@ -92,6 +93,14 @@ impl Relay {
         let met = self.session.on_declared(wanted, session, declared);
         self.put_output();
         met.map_err(|ending| self.ended(ending))
+    }
+
+    /// Longest wait for a lease. Those that wait in the pool must leave connections to the others, and to the leader.
+    fn patience(&self, wanted: &TokenRequest) -> Duration {
+        match &self.lent {
+            Some((_, lent)) if wanted.waits() && !lent.may_pin() => Duration::ZERO,
+            _ => WAITS_MAX,
+        }
     }
 
     /// Waits for the server. One that does not answer, such as a machine that is failing over, must not hold up an
@@ -134,6 +143,8 @@ struct Declarant {
     take: TakeId,
     /// Description of the session for people.
     by: String,
+    /// Longest wait for a lease.
+    patience: Duration,
     end: Arc<ForcedEnd>,
     /// Leases of tokens that the session holds.
     leases: Vec<Lease>,
@@ -206,7 +217,7 @@ impl Declarant {
             wanted.claims().filter_map(leased).collect();
         leases.sort_by_key(|(scope, ..)| *scope);
         let waits = leases.iter().map(|(_, time, _)| time.patience()).min();
-        let until = Instant::now() + waits.unwrap_or_default().min(WAITS_MAX);
+        let until = Instant::now() + waits.unwrap_or_default().min(self.patience);
         for (scope, time, terms) in leases {
             if let Err(error) = self.lease(scope, time, terms, until).await {
                 let rejection = rejection(Some((scope, Claim::Lease(time))), error);
