@@ -1,6 +1,7 @@
 //! A client's settings go with it from server connection to server connection.
 
 use pgpalisade_test_servers::machine::wait_until;
+use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::stage::Stage;
 use pgpalisade_test_servers::wire::{Batch, Message, Wire, errors, trusted};
 
@@ -378,6 +379,14 @@ fn a_transaction_that_is_lost_takes_its_settings_back() {
     }
 }
 
+fn move_to_tokyo(postgres: &Postgres) {
+    postgres.sql("ALTER SYSTEM SET TimeZone = 'Asia/Tokyo'");
+    postgres.sql("SELECT pg_reload_conf()");
+    wait_until("the reload", || {
+        postgres.value("SHOW TimeZone") == "Asia/Tokyo"
+    });
+}
+
 /// Of a server that has read its configuration again, and of a connection that was opened later.
 #[test]
 fn a_client_is_told_of_other_defaults() {
@@ -386,11 +395,7 @@ fn a_client_is_told_of_other_defaults() {
     one.ok("SELECT 1");
     other.ok("SELECT 1");
     let postgres = &stage.postgres;
-    postgres.sql("ALTER SYSTEM SET TimeZone = 'Asia/Tokyo'");
-    postgres.sql("SELECT pg_reload_conf()");
-    wait_until("the reload", || {
-        postgres.value("SHOW TimeZone") == "Asia/Tokyo"
-    });
+    move_to_tokyo(postgres);
     for client in [&mut one, &mut other] {
         let answer = client.ok("SELECT 1");
         assert_eq!(told(&answer, "TimeZone").as_deref(), Some("Asia/Tokyo"));
@@ -414,12 +419,7 @@ fn a_client_is_told_no_default_of_before() {
     let stage = with(&[("--backends-max", "2"), ("--backends-leaders", "0")]);
     let mut first = stage.plain();
     first.ok("SELECT 1");
-    let postgres = &stage.postgres;
-    postgres.sql("ALTER SYSTEM SET TimeZone = 'Asia/Tokyo'");
-    postgres.sql("SELECT pg_reload_conf()");
-    wait_until("the reload", || {
-        postgres.value("SHOW TimeZone") == "Asia/Tokyo"
-    });
+    move_to_tokyo(&stage.postgres);
     let answer = first.ok("SELECT 1");
     assert_eq!(told(&answer, "TimeZone").as_deref(), Some("Asia/Tokyo"));
     let pid = backend(&mut first);
