@@ -24,9 +24,6 @@ const SETTINGS: &str =
 const SQL: &str = "abort begin call close commit copy declare deallocate delete discard explain insert reset \
                    rollback select start update with";
 
-/// Commands of pgbouncer that this console has not.
-const PGBOUNCER: &str = "disable enable reconnect suspend wait_close";
-
 const HELP: &str = "SHOW HELP lists the commands.";
 const NO_TRANSACTIONS: &str =
     "It has no transactions either: set autocommit in a driver. SHOW HELP lists the commands.";
@@ -64,10 +61,6 @@ impl Command {
                 let word = word.to_ascii_uppercase();
                 let message = format!("the console is not a database: it has no {word}");
                 Err(ConsoleError::new("0A000", message).hint(NO_TRANSACTIONS))
-            }
-            [word, ..] if has(PGBOUNCER, word) => {
-                let message = format!("the console has no {}", word.to_ascii_uppercase());
-                Err(ConsoleError::new("0A000", message).hint(HELP))
             }
             _ => Err(ConsoleError::new("42601", "this is not a command of the console").hint(HELP)),
         }
@@ -192,7 +185,7 @@ mod tests {
             ("BEGIN", "0A000"),
             ("select 1", "0A000"),
             ("PAUSE app", "0A000"),
-            ("RECONNECT", "0A000"),
+            ("RECONNECT", "42601"),
             ("SET fencing.token = 1", "0A000"),
             ("SET client_encoding = latin1", "22023"),
             ("\u{feff}SHOW VERSION", "42601"),
