@@ -18,11 +18,10 @@ use pgpalisade_test_servers::proxy::subcommand;
 use serde_json::Value;
 
 /// Ids of all checks, in the order in which they run.
-const IDS: [&str; 18] = [
+const IDS: [&str; 17] = [
     "config",
     "files",
     "declare",
-    "upstream",
     "logins",
     "control",
     "primary",

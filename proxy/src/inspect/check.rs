@@ -7,7 +7,6 @@ mod postgres;
 mod ways_in;
 
 use std::ops::RangeInclusive;
-use std::time::Duration;
 
 use clap::ValueEnum;
 use pgpalisade_policies::Policy;
@@ -15,9 +14,8 @@ use pgpalisade_server::pooling::Pool;
 use pgpalisade_takeover::{ControlError, WitnessMode, cluster_lock, witness};
 
 use super::cluster::{self, Witness};
-use super::finding::{Check, CheckOutcome, CheckResult, Finding};
+use super::finding::{Check, CheckResult, Finding};
 use super::hosts::{self, Chosen, Survey, Unseen};
-use super::probe::greet;
 use super::{step_within, store};
 use crate::config::Config;
 use crate::http::Access;
@@ -51,19 +49,11 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     let policy = policy.as_ref();
     let declare = policy.map_or_else(invalid, |loaded| sessions(config, &loaded.policy));
     report.add(Check::Declare, declare);
-    let upstream = upstream(config, within).await;
-    let answers = upstream.outcome != CheckOutcome::Fail;
-    report.add(Check::Upstream, upstream);
     let logins = logins::check(config, within).await;
     report.add(Check::Logins, logins);
-    let (control, hosts) = if answers || config.control_hosts() != config.upstream.hosts {
-        let Survey { chosen, hosts } = hosts::survey(config, within).await;
-        report.add(Check::Control, introduce(&chosen));
-        (chosen.ok(), hosts)
-    } else {
-        report.add(Check::Control, CheckResult::skip(NO_HOST_ANSWERS));
-        (None, Vec::new())
-    };
+    let Survey { chosen, hosts } = hosts::survey(config, within).await;
+    report.add(Check::Control, introduce(&chosen));
+    let control = chosen.ok();
     let proxies = match &control {
         Some(control) => control.connection.look(cluster_lock::proxies).await,
         None => Ok(Vec::new()),
@@ -148,30 +138,7 @@ fn who_may_declare(policy: &Policy) -> CheckResult {
     })
 }
 
-const NO_HOST_ANSWERS: &str =
-    "not tried: it leads to the hosts of \"upstream\", and none of them answers";
 const WITHOUT_CONTROL: &str = "not checked: there is no control connection";
-
-async fn upstream(config: &Config, within: Duration) -> CheckResult {
-    const ADVICE: &str = "start PostgreSQL, or correct \"upstream\"";
-    let (mut answers, mut silent) = (Vec::new(), Vec::new());
-    for host in config.upstream.hosts.all() {
-        match greet(host, within).await {
-            Ok(()) => answers.push(host.to_string()),
-            Err(error) => silent.push(error.to_string()),
-        }
-    }
-    let seen = match answers.len() {
-        0 => return CheckResult::fail(silent.join("; "), ADVICE),
-        1 => format!("{} answers as PostgreSQL does", answers.join(", ")),
-        _ => format!("{} answer as PostgreSQL does", answers.join(", ")),
-    };
-    if silent.is_empty() {
-        CheckResult::ok(seen)
-    } else {
-        CheckResult::warn(format!("{seen}; {}", silent.join("; ")), ADVICE)
-    }
-}
 
 fn introduce(chosen: &Result<Chosen, Unseen>) -> CheckResult {
     let chosen = match chosen {
@@ -179,7 +146,8 @@ fn introduce(chosen: &Result<Chosen, Unseen>) -> CheckResult {
         Err(why @ Unseen::Connect(_)) => {
             return CheckResult::fail(
                 why.to_string(),
-                "correct \"control\" (address, user, password, database), or the server's pg_hba.conf",
+                "start PostgreSQL, or correct \"upstream\", \"control\" (address, user, password, database) or \
+                 the server's pg_hba.conf",
             );
         }
         Err(why @ Unseen::Question(_)) => {

@@ -26,7 +26,6 @@ pub(crate) enum Check {
     Config,
     Files,
     Declare,
-    Upstream,
     Logins,
     Control,
     Primary,

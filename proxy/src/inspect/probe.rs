@@ -1,6 +1,7 @@
 //! A connection that only reads.
 
 use std::cell::Cell;
+use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,8 +11,8 @@ use parking_lot::Mutex;
 use pgpalisade_authority::owned::NAMES;
 use pgpalisade_server::hosts::UpstreamAddr;
 use pgpalisade_takeover::ControlError;
-use pgpalisade_tls::{Connector, FileError, Login, Negotiated, SSL_REQUEST};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use pgpalisade_tls::{Connector, FileError, Login, Negotiated};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
@@ -27,18 +28,14 @@ pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum ProbeError {
     #[error("cannot connect to {0}: {1}")]
-    Dial(UpstreamAddr, Arc<io::Error>),
+    Dial(UpstreamAddr, io::Error),
     #[error("{0} does not answer within {1:?}")]
     Timeout(UpstreamAddr, Duration),
-    #[error("the server at {0} is not PostgreSQL: {1}")]
-    Foreign(UpstreamAddr, &'static str),
     #[error("TLS to {0} failed: {1}")]
-    Files(UpstreamAddr, Arc<FileError>),
-    #[error("TLS to {0} failed: {1}")]
-    Tls(UpstreamAddr, Arc<io::Error>),
+    Tls(UpstreamAddr, Box<dyn Error + Send + Sync>),
     #[error("the login at {0} failed: {1}")]
     Login(UpstreamAddr, ControlError),
 }
@@ -61,7 +58,7 @@ impl Probe {
         within: Duration,
     ) -> Result<Self, ProbeError> {
         let opening = async {
-            let files = |error: FileError| ProbeError::Files(addr.clone(), error.into());
+            let files = |error: FileError| ProbeError::Tls(addr.clone(), error.into());
             let connector = login.connector().map_err(files)?;
             let Opened { stream, local, .. } = open(addr, &connector).await?;
             let greeting = Arc::new(Mutex::new(Greeting::default()));
@@ -142,26 +139,6 @@ fn login_error(error: tokio_postgres::Error) -> ControlError {
     ControlError::Server(error.into())
 }
 
-/// Checks that a PostgreSQL listens at the address, without a login.
-pub(super) async fn greet(addr: &UpstreamAddr, within: Duration) -> Result<(), ProbeError> {
-    let greeting = async {
-        let (mut stream, _) = dial(addr).await?;
-        let closed = |_| ProbeError::Foreign(addr.clone(), "it closed the connection");
-        stream.write_all(&SSL_REQUEST).await.map_err(closed)?;
-        match stream.read_u8().await.map_err(closed)? {
-            // E: an ErrorResponse, as from a server without a free connection.
-            b'S' | b'N' | b'E' => Ok(()),
-            _ => {
-                let why = "it does not understand an SSLRequest";
-                Err(ProbeError::Foreign(addr.clone(), why))
-            }
-        }
-    };
-    timeout(within, greeting)
-        .await
-        .unwrap_or_else(|_| Err(ProbeError::Timeout(addr.clone(), within)))
-}
-
 pub(super) struct Opened {
     pub(super) stream: Box<dyn Duplex>,
     /// The local end of the socket; `None` for a unix socket.
@@ -192,7 +169,7 @@ pub(super) async fn open(addr: &UpstreamAddr, connector: &Connector) -> Result<O
 }
 
 async fn dial(addr: &UpstreamAddr) -> Result<(Box<dyn Duplex>, Option<SocketAddr>), ProbeError> {
-    let failed = |error: io::Error| ProbeError::Dial(addr.clone(), error.into());
+    let failed = |error| ProbeError::Dial(addr.clone(), error);
     match addr {
         UpstreamAddr::Tcp { host, port } => {
             let stream = TcpStream::connect((host.as_str(), *port))

@@ -47,7 +47,7 @@ for id in config files; do
     grep "^ok  *$id " /run/said
 done
 grep '^warn  *authority .*there is no store yet' /run/said
-grep '^FAIL  *upstream .*127.0.0.1:5432' /run/said
+grep '^FAIL  *control .*127.0.0.1:5432' /run/said
 start_postgres /cluster
 $check
 

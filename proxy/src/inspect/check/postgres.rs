@@ -249,6 +249,12 @@ fn not_compared(control: &Chosen, error: &ProbeError) -> CheckResult {
     if upstream == control {
         return CheckResult::warn(error.to_string(), "look at the server's log");
     }
+    if let ProbeError::Dial(..) | ProbeError::Timeout(..) = error {
+        return CheckResult::fail(
+            error.to_string(),
+            "start PostgreSQL, or correct \"upstream\"",
+        );
+    }
     CheckResult::warn(
         format!("cannot be compared: {error}"),
         format!("make sure that {upstream} and {control} are the same server"),
