@@ -37,24 +37,6 @@ const RECEIVE_WITHIN: Duration = Duration::from_secs(5);
 
 const START_WITHIN: Duration = Duration::from_secs(60);
 
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum HandoverError {
-    /// A container ends with its first process.
-    #[error(
-        "this is process 1, and a process that it starts would end with it: replace the container instead"
-    )]
-    FirstProcess,
-    #[error("cannot start the new process: {0}")]
-    Start(io::Error),
-    /// The log has its last words.
-    #[error("the new process ended")]
-    Ended,
-    #[error("the new process was not ready within {START_WITHIN:?}")]
-    Late,
-    #[error("the new process does not understand this version")]
-    Unknown,
-}
-
 #[derive(Debug)]
 pub(crate) struct Handover {
     pub(crate) predecessor: Option<Predecessor>,
@@ -120,20 +102,29 @@ pub(crate) struct Successor {
 impl Successor {
     /// Starts the installed program with the same arguments, hands it the listeners, and waits until it has taken
     /// them.
-    async fn start(listeners: &[Arc<Listener>]) -> Result<Self, HandoverError> {
+    async fn start(listeners: &[Arc<Listener>]) -> Result<Self, String> {
+        // A container ends with its first process.
         if std::process::id() == 1 {
-            return Err(HandoverError::FirstProcess);
+            return Err("this is process 1, and a process that it starts would end with it: replace the container \
+                 instead"
+                .to_owned());
         }
-        let mut successor = Self::spawn(listeners).map_err(HandoverError::Start)?;
+        let spawned = Self::spawn(listeners);
+        let mut successor =
+            spawned.map_err(|error| format!("cannot start the new process: {error}"))?;
         tracing::info!(pid = successor.process.id(), "a new process starts");
         let said = tokio::time::timeout(START_WITHIN, successor.channel.read_u8()).await;
-        match said.map_err(|_| HandoverError::Late)? {
-            Ok(TAKEN) => {
+        match said {
+            Ok(Ok(TAKEN)) => {
                 successor.has_taken = true;
                 Ok(successor)
             }
-            Ok(_) => Err(HandoverError::Unknown),
-            Err(_) => Err(HandoverError::Ended),
+            Ok(Ok(_)) => Err("the new process does not understand this version".to_owned()),
+            // The log has its last words.
+            Ok(Err(_)) => Err("the new process ended".to_owned()),
+            Err(_) => Err(format!(
+                "the new process was not ready within {START_WITHIN:?}"
+            )),
         }
     }
 

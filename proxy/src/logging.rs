@@ -20,19 +20,11 @@ use writer::Buffer;
 
 pub(crate) use writer::LogGuard;
 
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum LoggingError {
-    #[error("the log is set up already")]
-    Twice(#[from] tracing_subscriber::util::TryInitError),
-    #[error("the log cannot be started")]
-    Start(#[from] io::Error),
-}
-
 /// Sets up the log of this process, once. Dropping the guard writes what waits.
 ///
 /// # Errors
 /// If the log is already set up.
-pub(crate) fn init(log: &Log) -> Result<LogGuard, LoggingError> {
+pub(crate) fn init(log: &Log) -> io::Result<LogGuard> {
     let stderr = io::stderr();
     let terminal = stderr.is_terminal();
     let json = match log.format {
@@ -52,6 +44,7 @@ pub(crate) fn init(log: &Log) -> Result<LogGuard, LoggingError> {
         layer.with_ansi(false).boxed()
     };
     let calmed = registry().with(layer).with(storms.clone());
-    calmed.with(log.filter.clone()).try_init()?;
-    Ok(buffer.write_to(out, storms)?)
+    let started = calmed.with(log.filter.clone()).try_init();
+    started.map_err(io::Error::other)?;
+    buffer.write_to(out, storms)
 }
