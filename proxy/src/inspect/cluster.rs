@@ -19,26 +19,21 @@ const PREPARED_MAX: i64 = 100;
 pub(super) struct ServerInfo {
     pub(super) version: String,
     pub(super) database: String,
-    /// The connection's source, as the server sees it; `None` for a unix socket.
-    pub(super) client: (Option<String>, Option<i32>),
     pub(super) system_identifier: u64,
 }
 
 pub(super) async fn server(client: &PgClient) -> Result<ServerInfo, ControlError> {
     let sql = "SELECT pg_catalog.current_setting('server_version'), \
-        pg_catalog.current_database()::pg_catalog.text, pg_catalog.host(a.client_addr), \
-        NULLIF(a.client_port, -1), \
-        (SELECT system_identifier FROM pg_catalog.pg_control_system()) \
-        FROM pg_catalog.pg_stat_activity a WHERE a.pid = pg_catalog.pg_backend_pid()";
+        pg_catalog.current_database()::pg_catalog.text, system_identifier \
+        FROM pg_catalog.pg_control_system()";
     let rows = client.query_typed(sql, &[]).await?;
     let row = rows.first().ok_or(ControlError::Lost)?;
-    let system_identifier: i64 = answer(row, 4)?;
+    let system_identifier: i64 = answer(row, 2)?;
     let version: String = answer(row, 0)?;
     Ok(ServerInfo {
         // Debian appends its own version in brackets.
         version: version.split(' ').next().unwrap_or_default().to_owned(),
         database: answer(row, 1)?,
-        client: (answer(row, 2)?, answer(row, 3)?),
         system_identifier: system_identifier.cast_unsigned(),
     })
 }

@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::error::Error;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,8 +43,6 @@ pub(crate) struct Probe {
     client: Client,
     driver: AbortHandle,
     greeting: Arc<Mutex<Greeting>>,
-    /// The local end of the socket; `None` for a unix socket.
-    local: Option<SocketAddr>,
     within: Duration,
     /// A query went unanswered, so no further one is sent.
     stuck: Cell<bool>,
@@ -60,7 +57,7 @@ impl Probe {
         let opening = async {
             let files = |error: FileError| ProbeError::Tls(addr.clone(), error.into());
             let connector = login.connector().map_err(files)?;
-            let Opened { stream, local, .. } = open(addr, &connector).await?;
+            let Opened { stream, .. } = open(addr, &connector).await?;
             let greeting = Arc::new(Mutex::new(Greeting::default()));
             let listening = Arc::clone(&greeting);
             let overheard = InspectReader::new(stream, move |bytes| listening.lock().hear(bytes));
@@ -81,7 +78,6 @@ impl Probe {
                 client,
                 driver: driver.abort_handle(),
                 greeting,
-                local,
                 within,
                 stuck: Cell::new(false),
             })
@@ -94,11 +90,6 @@ impl Probe {
     /// The pid that the server sent at login.
     pub(super) fn told_pid(&self) -> Option<i32> {
         self.greeting.lock().pid()
-    }
-
-    /// The local end of the socket; `None` for a unix socket.
-    pub(super) const fn local(&self) -> Option<SocketAddr> {
-        self.local
     }
 
     /// Runs a query in its own READ ONLY transaction.
@@ -141,17 +132,14 @@ fn login_error(error: tokio_postgres::Error) -> ControlError {
 
 pub(super) struct Opened {
     pub(super) stream: Box<dyn Duplex>,
-    /// The local end of the socket; `None` for a unix socket.
-    local: Option<SocketAddr>,
     /// The server's, with TLS.
     pub(super) certificate: Option<Vec<u8>>,
 }
 
 pub(super) async fn open(addr: &UpstreamAddr, connector: &Connector) -> Result<Opened, ProbeError> {
-    let (stream, local) = dial(addr).await?;
+    let stream = dial(addr).await?;
     let plain = |stream| Opened {
         stream,
-        local,
         certificate: None,
     };
     let UpstreamAddr::Tcp { host, .. } = addr else {
@@ -162,25 +150,18 @@ pub(super) async fn open(addr: &UpstreamAddr, connector: &Connector) -> Result<O
         Ok(Negotiated::Encrypted(stream)) => Ok(Opened {
             certificate: stream.peer_certificate().map(<[u8]>::to_vec),
             stream,
-            local,
         }),
         Err(error) => Err(ProbeError::Tls(addr.clone(), error.into())),
     }
 }
 
-async fn dial(addr: &UpstreamAddr) -> Result<(Box<dyn Duplex>, Option<SocketAddr>), ProbeError> {
+async fn dial(addr: &UpstreamAddr) -> Result<Box<dyn Duplex>, ProbeError> {
     let failed = |error| ProbeError::Dial(addr.clone(), error);
-    match addr {
+    Ok(match addr {
         UpstreamAddr::Tcp { host, port } => {
-            let stream = TcpStream::connect((host.as_str(), *port))
-                .await
-                .map_err(failed)?;
-            let local = stream.local_addr().map_err(failed)?;
-            Ok((Box::new(stream), Some(local)))
+            let stream = TcpStream::connect((host.as_str(), *port)).await;
+            Box::new(stream.map_err(failed)?)
         }
-        UpstreamAddr::Unix(path) => {
-            let stream = UnixStream::connect(path).await.map_err(failed)?;
-            Ok((Box::new(stream), None))
-        }
-    }
+        UpstreamAddr::Unix(path) => Box::new(UnixStream::connect(path).await.map_err(failed)?),
+    })
 }

@@ -1,6 +1,5 @@
 //! Checks of the protected PostgreSQL over the control connection.
 
-use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -127,55 +126,22 @@ async fn superusers(control: &Chosen) -> CheckResult {
     }
 }
 
-/// Whether the server's session and this process's socket are the two ends of one connection.
+/// Whether the session that answers is the one of the login.
 fn direct(control: &Chosen) -> CheckResult {
     const POOLER: &str = "let \"control\" lead to PostgreSQL itself: a pooler gives it the session of another client";
     let own = control.rights.backend.pid;
     match control.connection.told_pid() {
-        Some(told) if told == own => {}
-        Some(told) => {
-            return CheckResult::fail(
-                format!(
-                    "a pooler is in between: it told server process {told} at login, and it is {own}"
-                ),
-                POOLER,
-            );
-        }
-        None => {
-            return CheckResult::fail("no server process was told at login", POOLER);
-        }
-    }
-    let theirs = peer(control);
-    let ours = control.connection.local();
-    if theirs == ours.map(canonical) {
-        return CheckResult::ok(format!(
-            "nothing is between this machine and server process {own} ({})",
-            shown(ours)
-        ));
-    }
-    CheckResult::warn(
-        format!(
-            "the connection leaves here as {} and reaches the server as {}, so a TCP proxy or NAT is in between",
-            shown(ours),
-            shown(theirs)
+        Some(told) if told == own => CheckResult::ok(format!(
+            "no pooler is between this machine and server process {own}"
+        )),
+        Some(told) => CheckResult::fail(
+            format!(
+                "a pooler is in between: it told server process {told} at login, and it is {own}"
+            ),
+            POOLER,
         ),
-        "make sure that it always leads to the same server, and does not cut idle connections",
-    )
-}
-
-fn peer(control: &Chosen) -> Option<SocketAddr> {
-    let (addr, port) = &control.server.client;
-    let addr: IpAddr = addr.as_ref()?.parse().ok()?;
-    let port = u16::try_from((*port)?).ok()?;
-    Some(canonical(SocketAddr::new(addr, port)))
-}
-
-fn canonical(addr: SocketAddr) -> SocketAddr {
-    SocketAddr::new(addr.ip().to_canonical(), addr.port())
-}
-
-fn shown(addr: Option<SocketAddr>) -> String {
-    addr.map_or_else(|| "a unix socket".to_owned(), |addr| addr.to_string())
+        None => CheckResult::fail("no server process was told at login", POOLER),
+    }
 }
 
 /// Whether sessions opened like a client's appear on the control connection, under the pid of their login. Takeovers
