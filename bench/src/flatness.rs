@@ -45,11 +45,7 @@ pub(crate) fn sessions(plan: &BenchPlan) -> Vec<Record> {
     };
     let mut records = Vec::new();
     let fewest = plan.sessions.iter().copied().min().unwrap_or_default();
-    for target in [
-        ComparedTarget::Pgbouncer,
-        ComparedTarget::Haproxy,
-        ComparedTarget::Relay,
-    ] {
+    for target in [ComparedTarget::Pgbouncer, ComparedTarget::Haproxy] {
         let memory = (Figure::Memory, Crowd::open(target, fewest).memory);
         records.extend(cell(fewest, 1).records(target, [memory]));
     }

@@ -1,4 +1,4 @@
-//! Cost of the proxy, compared with PostgreSQL reached directly, pgbouncer, haproxy and a bare relay.
+//! Cost of the proxy, compared with PostgreSQL reached directly, pgbouncer and haproxy.
 //!
 //! A run that cannot continue panics with the reason.
 
@@ -36,7 +36,7 @@ use procfs::Current;
 use record::{Measurement, Record};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Measure what the proxy costs, beside PostgreSQL reached directly, pgbouncer, haproxy and a bare relay
+/// Measure what the proxy costs, beside PostgreSQL reached directly, pgbouncer and haproxy
 ///
 /// Starts all of them itself, on free ports, and prints a table; bench/README.md says how to read it.
 #[derive(Debug, Parser)]

@@ -57,17 +57,14 @@ pub(crate) enum ComparedTarget {
     Pgbouncer,
     /// In `mode tcp`, without logging.
     Haproxy,
-    /// `bare-relay` of this package.
-    Relay,
 }
 
 impl ComparedTarget {
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 4] = [
         Self::Direct,
         Self::Pgpalisade,
         Self::Pgbouncer,
         Self::Haproxy,
-        Self::Relay,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -76,7 +73,6 @@ impl ComparedTarget {
             Self::Pgpalisade => "pgpalisade",
             Self::Pgbouncer => "pgbouncer",
             Self::Haproxy => "haproxy",
-            Self::Relay => "bare relay",
         }
     }
 }

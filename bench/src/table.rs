@@ -51,7 +51,7 @@ fn label((measurement, variant, number, figure): Key<'_>) -> String {
 }
 
 /// Median of the rounds, followed in brackets by the median of its ratios, round by round. CPU time is compared with
-/// the bare relay's, with TLS and shared connections with pgbouncer's; values that depend on PostgreSQL with the
+/// haproxy's, with TLS and shared connections with pgbouncer's; values that depend on PostgreSQL with the
 /// direct target's.
 fn cell(records: &[Record], wanted: Key<'_>, target: ComparedTarget) -> String {
     let of = |target: ComparedTarget| {
@@ -64,9 +64,9 @@ fn cell(records: &[Record], wanted: Key<'_>, target: ComparedTarget) -> String {
         return "-".to_owned();
     };
     let base = match (wanted.0, wanted.3) {
-        // A bare relay does not encrypt, and shares nothing.
+        // haproxy does not encrypt here, and shares nothing.
         (Measurement::Tls, Figure::Cpu) | (Measurement::Pooling, _) => ComparedTarget::Pgbouncer,
-        (_, Figure::Cpu) => ComparedTarget::Relay,
+        (_, Figure::Cpu) => ComparedTarget::Haproxy,
         _ => ComparedTarget::Direct,
     };
     let ratios = of(target).filter_map(|record| {
@@ -124,14 +124,14 @@ mod tests {
                 &[50.0, 800.0, 120.0],
             ),
             records(ComparedTarget::Pgpalisade, Figure::Cpu, &[21.0, 20.0, 25.0]),
-            records(ComparedTarget::Haproxy, Figure::Cpu, &[50.0, 30.0, 30.0]),
-            records(ComparedTarget::Relay, Figure::Cpu, &[25.0, 40.0, 20.0]),
+            records(ComparedTarget::Pgbouncer, Figure::Cpu, &[50.0, 30.0, 30.0]),
+            records(ComparedTarget::Haproxy, Figure::Cpu, &[25.0, 40.0, 20.0]),
         ];
         let expect = "\
-| | direct | pgpalisade | pgbouncer | haproxy | bare relay |
-| --- | ---: | ---: | ---: | ---: | ---: |
-| 16 clients, simple: per second | 200 | 120 (0.60) | - | - | - |
-| 16 clients, simple: CPU us | - | 21.0 (0.84) | - | 30.0 (1.50) | 25.0 |
+| | direct | pgpalisade | pgbouncer | haproxy |
+| --- | ---: | ---: | ---: | ---: |
+| 16 clients, simple: per second | 200 | 120 (0.60) | - | - |
+| 16 clients, simple: CPU us | - | 21.0 (0.84) | 30.0 (1.50) | 25.0 |
 ";
         assert_eq!(markdown(&all.concat()), expect);
     }

@@ -1,8 +1,7 @@
 //! `pgbench -S` with TLS on no leg, on the client's, and on both: TLS 1.3 with `TLS_AES_256_GCM_SHA384` for every
 //! target.
 //!
-//! haproxy and the bare relay have no TLS that begins with PostgreSQL's SSLRequest. With TLS on both legs they carry
-//! encrypted bytes.
+//! haproxy has no TLS that begins with PostgreSQL's SSLRequest. With TLS on both legs it carries encrypted bytes.
 
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::tls::Authority;
@@ -101,9 +100,8 @@ fn of(legs: Legs, clients: &[u32], plan: &BenchPlan) -> Vec<Record> {
     let [certificate, key, pem] =
         [&pair.certificate, &pair.key, &pem].map(|path| path.display().to_string());
     let tls = legs.settings(&certificate, &key, &pem);
-    let speaks = |target: &ComparedTarget| {
-        legs != Legs::Client || !matches!(target, ComparedTarget::Haproxy | ComparedTarget::Relay)
-    };
+    let speaks =
+        |target: &ComparedTarget| legs != Legs::Client || *target != ComparedTarget::Haproxy;
     let targets = ComparedTarget::ALL.into_iter().filter(speaks);
     let ways: Vec<Way> = targets
         .map(|target| Way::encrypted(target, &postgres, clients_max, &tls))

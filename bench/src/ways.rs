@@ -1,8 +1,6 @@
 //! Compared ways to one PostgreSQL, each with its process.
 
 use std::net::TcpStream;
-use std::path::Path;
-use std::process::Command;
 
 use pgpalisade_test_servers::machine::{self, Running, TERM};
 use pgpalisade_test_servers::pooler::Pooler;
@@ -34,7 +32,7 @@ enum Process {
     None,
     Pgpalisade(Box<Proxy>),
     Pgbouncer(Pooler),
-    Other(Other),
+    Haproxy(Haproxy),
 }
 
 #[derive(Debug)]
@@ -103,8 +101,10 @@ impl Way {
             ComparedTarget::Pgbouncer => {
                 Self::pgbouncer(Pooler::of_sessions(postgres, sessions_max, &tls.pgbouncer))
             }
-            ComparedTarget::Haproxy => Self::other(target, Other::haproxy(&server, sessions_max)),
-            ComparedTarget::Relay => Self::other(target, Other::relay(&server)),
+            ComparedTarget::Haproxy => {
+                let haproxy = Haproxy::start(&server, sessions_max);
+                Self::new(target, tcp(haproxy.port), Process::Haproxy(haproxy))
+            }
         };
         Self {
             sslmode: tls.sslmode,
@@ -154,10 +154,6 @@ impl Way {
         Self::new(target, endpoint, Process::Pgbouncer(pooler))
     }
 
-    fn other(target: ComparedTarget, other: Other) -> Self {
-        Self::new(target, tcp(other.port), Process::Other(other))
-    }
-
     pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
@@ -168,7 +164,7 @@ impl Way {
             Process::None => None,
             Process::Pgpalisade(proxy) => Some(proxy.pid()),
             Process::Pgbouncer(pooler) => Some(pooler.pid()),
-            Process::Other(other) => Some(other.process.pid()),
+            Process::Haproxy(haproxy) => Some(haproxy.process.pid()),
         }
     }
 
@@ -200,42 +196,28 @@ const ATTEMPTS: usize = 3;
 
 /// Ended on drop.
 #[derive(Debug)]
-struct Other {
+struct Haproxy {
     process: Running,
     port: u16,
     _dir: TempDir,
 }
 
-impl Other {
-    fn haproxy(server: &str, sessions_max: u32) -> Self {
-        Self::start(|dir, port| {
+impl Haproxy {
+    /// On a free port. If another process took it, tries the next one.
+    fn start(server: &str, sessions_max: u32) -> Self {
+        let dir = scratch_dir();
+        for _ in 0..ATTEMPTS {
+            let port = machine::free_port();
             let settings = format!(
                 "global\n    maxconn {sessions_max}\n\
                  defaults\n    mode tcp\n    timeout connect 30s\n    timeout client 1d\n    timeout server 1d\n\
                  frontend clients\n    bind 127.0.0.1:{port}\n    default_backend servers\n\
                  backend servers\n    server postgres {server}\n"
             );
-            haproxy(dir, &settings)
-        })
-    }
-
-    fn relay(server: &str) -> Self {
-        Self::start(|_, port| {
-            let mut command = Command::new(machine::profile_dir().join("bare-relay"));
-            command.args([&format!("127.0.0.1:{port}"), server]);
-            command
-        })
-    }
-
-    /// Starts the process on a free port. If another process took it, tries the next one.
-    fn start(command: impl Fn(&Path, u16) -> Command) -> Self {
-        let dir = scratch_dir();
-        for _ in 0..ATTEMPTS {
-            let port = machine::free_port();
-            let mut command = command(dir.path(), port);
+            let mut command = haproxy(dir.path(), &settings);
             let process = Running::spawn(&mut command, dir.path().join("log"), TERM);
-            let mut process = process.expect("a proxy to compare with");
-            let listens = machine::wait_for("a proxy to listen, or to end", || {
+            let mut process = process.expect("haproxy (package haproxy)");
+            let listens = machine::wait_for("haproxy to listen, or to end", || {
                 let ended = process.ended().is_some();
                 let listens = !ended && TcpStream::connect(("127.0.0.1", port)).is_ok();
                 (ended || listens).then_some(listens)
