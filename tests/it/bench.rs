@@ -278,14 +278,8 @@ fn paths_that_cannot_be_compared() {
 #[test]
 fn a_write_without_a_token_says_what_to_add() {
     let stage = Stage::start();
-    let write = || of_stage(&stage, &["--workload=write"]);
-    refused(
-        write(),
-        1,
-        &["PF002", "none has been declared", "--token default=1"],
-    );
-    stage.leader("34").ok("SELECT 1");
-    refused(write(), 1, &["PF002", "add --token 34"]);
+    let write = of_stage(&stage, &["--workload=write"]);
+    refused(write, 1, &["PF002", "add --token", "fencing.mark"]);
     nothing_is_left(&stage.postgres);
 }
 

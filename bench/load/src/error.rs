@@ -47,12 +47,11 @@ pub enum BenchError {
          through the proxy: psql -c \"SET fencing.token = '{0}=1'\""
     )]
     NoMark(Scope),
-    /// With the server's message, and a hint.
     #[error(
         "the proxied session may not write: {0}; the benchmark needs the current token, which it then shares with the \
-         leader: {1}"
+         leader: add --token with what SHOW fencing.mark says through the proxy"
     )]
-    NoToken(Said, String),
+    NoToken(Said),
     #[error("the {0} path failed: {1}")]
     Failed(Path, Said),
     #[error("the {0} path did not answer within {1:?}")]
@@ -76,7 +75,7 @@ impl BenchError {
 }
 
 /// In the form of `--token`.
-pub(crate) fn current(scope: &Scope, mark: &Token) -> String {
+fn current(scope: &Scope, mark: &Token) -> String {
     if *scope == Scope::default() {
         mark.to_string()
     } else {

@@ -71,11 +71,11 @@ impl LoadClient {
     }
 }
 
-/// Error of a session's first write. Through the proxy, PF002 means that it has no token; the hint is added later.
+/// Error of a session's first write. Through the proxy, PF002 means that it has no token.
 fn may_not_write(path: Path, error: &tokio_postgres::Error) -> BenchError {
     let said = Said::by(error);
     match (path, said.code.as_str()) {
-        (Path::Proxied, "PF002") => BenchError::NoToken(said, String::new()),
+        (Path::Proxied, "PF002") => BenchError::NoToken(said),
         _ => BenchError::Failed(path, said),
     }
 }

@@ -11,7 +11,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::connection::ANSWER_WITHIN;
 use crate::load_client::LoadClient;
-use crate::survey::token_hint;
 use crate::target::{BenchTarget, Path};
 use crate::{BenchConfig, BenchError, Event};
 
@@ -83,13 +82,7 @@ pub(crate) async fn measure(
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<Vec<Round>, BenchError> {
     let direct = unless(stop, Sessions::open(&plan.direct, plan)).await?;
-    let proxied = match unless(stop, Sessions::open(&plan.proxied, plan)).await {
-        Err(BenchError::NoToken(said, _)) => {
-            let hint = unless(stop, token_hint(&plan.proxied)).await?;
-            return Err(BenchError::NoToken(said, hint));
-        }
-        opened => opened?,
-    };
+    let proxied = unless(stop, Sessions::open(&plan.proxied, plan)).await?;
     let mut rounds = Vec::new();
     let measured = async {
         round(0, [&direct, &proxied], plan.length.min(WARM_UP_MAX), stop).await?;

@@ -6,7 +6,7 @@ use pgpalisade_fence::rejection::utc;
 use serde::Serialize;
 
 use crate::connection::{ANSWER_WITHIN, BenchConnection};
-use crate::error::{BenchError, current};
+use crate::error::BenchError;
 use crate::statements::{MARK, SCOPE, SERVER, STATUS};
 use crate::target::BenchTarget;
 
@@ -137,19 +137,4 @@ async fn own_scope(connection: &BenchConnection) -> Result<Scope, BenchError> {
 async fn mark(connection: &BenchConnection) -> Result<Option<Token>, BenchError> {
     let mark = connection.show(MARK).await?;
     Ok(mark.and_then(|mark| mark.parse().ok()))
-}
-
-/// Advice for a session that was refused because it has no token.
-pub(crate) async fn token_hint(proxied: &BenchTarget) -> Result<String, BenchError> {
-    let connection = BenchConnection::open(&proxied.undeclared(None)).await?;
-    let own = own_scope(&connection).await?;
-    let hint = match mark(&connection).await? {
-        Some(mark) => format!("add --token {}", current(&own, &mark)),
-        None => format!(
-            "none has been declared in scope \"{own}\" yet, so let the leader declare one, or for a trial run psql -c \
-             \"SET fencing.token = '{own}=1'\" through the proxy, and add --token {own}=1"
-        ),
-    };
-    connection.close().await;
-    Ok(hint)
 }
