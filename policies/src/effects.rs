@@ -9,7 +9,8 @@ use crate::object_name::ObjectName;
 pub(crate) const ANY_SETTING: &str = "*";
 
 /// Whether a statement may change data. `Read < Write`, so the strongest of several is their maximum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Class {
     /// No write, as far as the text shows. A view, operator or function may still hide one, which the read-only guard
     /// refuses.

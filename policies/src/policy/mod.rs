@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use strum::{AsRefStr, EnumIter};
+use strum::{AsRefStr, EnumIter, IntoStaticStr};
 
 use crate::object_name::ObjectName;
 
@@ -56,7 +56,7 @@ impl ScopeId {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, AsRefStr, EnumIter)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, AsRefStr, EnumIter, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Mode {
     #[default]

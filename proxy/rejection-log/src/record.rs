@@ -102,13 +102,6 @@ impl RejectionRecord {
         }
     }
 
-    fn needs_as_str(&self) -> Option<&'static str> {
-        self.needs.map(|needs| match needs {
-            Class::Read => "read",
-            Class::Write => "write",
-        })
-    }
-
     /// The JSON object, without a line end. Control characters are escaped, line ends too.
     pub(crate) fn to_json_line(&self) -> String {
         // Serialization fails only for maps with other keys, or a failing writer.
@@ -175,7 +168,7 @@ impl Serialize for RejectionRecord {
             "traceparent",
             &statement.traceparent.as_ref().map(Traceparent::as_str),
         )?;
-        line.serialize_field("needs", &self.needs_as_str())?;
+        line.serialize_field("needs", &self.needs.map(<&str>::from))?;
         let transaction = self.transaction.map(OpenTransaction::as_str);
         line.serialize_field("transaction", &transaction)?;
         line.serialize_field("reason", &self.reason)?;

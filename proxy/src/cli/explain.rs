@@ -182,10 +182,7 @@ fn explain(
         .unwrap_or_else(|| outcome(session, &decision.requirement, holder));
     ExplainedStatement {
         kind: statement.kind,
-        class: match effects.class {
-            Class::Read => "read",
-            Class::Write => "write",
-        },
+        class: effects.class.into(),
         why: match (&executed, &statement.why) {
             (Some(_), None) => Some("it executes a prepared statement".to_owned()),
             (_, why) => why.as_ref().map(ToString::to_string),
@@ -197,7 +194,7 @@ fn explain(
         settings: effects.settings.iter().map(|s| s.to_string()).collect(),
         because: decision.because,
         needs: needs(session, &decision.requirement),
-        mode,
+        mode: mode.into(),
         outcome,
     }
 }
@@ -230,17 +227,10 @@ fn needs(session: &SessionPolicy, requirement: &Requirement) -> String {
     }
 }
 
-const fn mode_name(mode: Mode) -> &'static str {
+fn refused(mode: Mode, why: &str) -> (String, Mode) {
     match mode {
-        Mode::Enforce => "enforce",
-        Mode::Observe => "observe",
-    }
-}
-
-fn refused(mode: Mode, why: &str) -> (String, &'static str) {
-    match mode {
-        Mode::Enforce => (format!("refused: {why}"), mode_name(mode)),
-        Mode::Observe => (format!("passes, recorded as: {why}"), mode_name(mode)),
+        Mode::Enforce => (format!("refused: {why}"), mode),
+        Mode::Observe => (format!("passes, recorded as: {why}"), mode),
     }
 }
 
@@ -250,7 +240,7 @@ fn refused_for_controls(
     session: &SessionPolicy,
     statement: &Statement,
     holder: &SimulatedSession,
-) -> Option<(String, &'static str)> {
+) -> Option<(String, Mode)> {
     statement.controls.iter().find_map(|control| match control {
         Control::Mistake(mistake) => {
             let why = Rejection::mistake(mistake).message;
@@ -280,7 +270,7 @@ fn read_only(
     statement: &Statement,
     requirement: &Requirement,
     holder: &SimulatedSession,
-) -> Option<(String, &'static str)> {
+) -> Option<(String, Mode)> {
     let scopes = session.read_only_until()?;
     let mut open = scopes.iter().map(|scope| scope_name(session, *scope));
     let is_free = matches!(requirement, Requirement::Free);
@@ -294,7 +284,7 @@ fn read_only(
     } else {
         (
             "passes; PostgreSQL refuses a write that it hides (25006)".to_owned(),
-            mode_name(session.mode(None)),
+            session.mode(None),
         )
     })
 }
@@ -304,10 +294,10 @@ fn outcome(
     session: &SessionPolicy,
     requirement: &Requirement,
     holder: &SimulatedSession,
-) -> (String, &'static str) {
+) -> (String, Mode) {
     let general = session.mode(None);
     match requirement {
-        Requirement::Free => ("passes".to_owned(), mode_name(general)),
+        Requirement::Free => ("passes".to_owned(), general),
         Requirement::Refuse(_) => refused(general, "PF005, refused by the policy"),
         Requirement::Current(scopes) => {
             let names = || scopes.as_slice().iter().map(|s| scope_name(session, *s));
@@ -322,15 +312,12 @@ fn outcome(
                 return refused(mode(name), &format!("PF002, no token for scope {name:?}"));
             }
             let enforced = names().any(|name| mode(name) == Mode::Enforce);
-            let (words, mode) = if enforced {
-                (
-                    "passes if its tokens are current, else PF001",
-                    Mode::Enforce,
-                )
+            if enforced {
+                let words = "passes if its tokens are current, else PF001";
+                (words.to_owned(), Mode::Enforce)
             } else {
-                ("passes", Mode::Observe)
-            };
-            (words.to_owned(), mode_name(mode))
+                ("passes".to_owned(), Mode::Observe)
+            }
         }
     }
 }

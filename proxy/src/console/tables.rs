@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
 use pgpalisade_fence::mark_cache::CachedMark;
-use pgpalisade_policies::{Mode, Numbers, PreparedTransactions};
+use pgpalisade_policies::Numbers;
 use pgpalisade_rejection_log::moment;
 use pgpalisade_server::client_table::{ClientEntry, Encryption};
 use pgpalisade_takeover::cluster_lock::Proxy;
@@ -186,10 +186,7 @@ fn policy(facts: &Facts) -> Vec<Row> {
         let bounds = policy.bounds(scope);
         vec![
             scope.into(),
-            match fence.mode_of_scope(scope) {
-                Mode::Enforce => "enforce".into(),
-                Mode::Observe => "observe".into(),
-            },
+            fence.mode_of_scope(scope).as_ref().into(),
             bounds.max_step.into(),
             bounds.max_token.into(),
             match bounds.numbers.unwrap_or_default() {
@@ -197,11 +194,7 @@ fn policy(facts: &Facts) -> Vec<Row> {
                 Numbers::Issued => "issued".into(),
                 Numbers::Election(election) => format!("election {election}").into(),
             },
-            match bounds.prepared.unwrap_or_default() {
-                PreparedTransactions::Report => "report".into(),
-                PreparedTransactions::Refuse => "refuse".into(),
-                PreparedTransactions::RollBack => "rollback".into(),
-            },
+            bounds.prepared.unwrap_or_default().as_ref().into(),
         ]
     };
     policy.scopes().iter().map(|scope| row(scope)).collect()
