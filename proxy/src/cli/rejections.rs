@@ -176,7 +176,7 @@ async fn until_signal(
 impl<W: Write> Printer<W> {
     fn new(mut out: W, form: Form, filter: Filter) -> io::Result<Self> {
         if form == Form::Table {
-            out.write_all(row::HEAD.join().as_bytes())?;
+            out.write_all(row::head().as_bytes())?;
         }
         Ok(Self {
             out,

@@ -86,19 +86,6 @@ impl StepError {
     }
 }
 
-/// A refusal as psql prints it.
-pub(super) fn as_psql(
-    severity: &str,
-    message: &str,
-    detail: Option<&str>,
-    hint: Option<&str>,
-) -> Vec<String> {
-    let mut lines = vec![format!("{severity}:  {message}")];
-    lines.extend(detail.map(|text| format!("DETAIL:  {text}")));
-    lines.extend(hint.map(|text| format!("HINT:  {text}")));
-    lines
-}
-
 fn row(message: &SimpleQueryMessage) -> Option<Vec<String>> {
     match message {
         SimpleQueryMessage::Row(row) => Some(
@@ -117,18 +104,5 @@ async fn bounded<T>(
     tokio::select! {
         result = tokio::time::timeout(STEP_LIMIT, work) => result.map_err(|_| StepError::TimedOut),
         () = stop.cancelled() => Err(StepError::Interrupted),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn errors_as_psql_prints_them() {
-        let lines = |detail, hint| as_psql("ERROR", "PF001: stale", detail, hint);
-        let expect = ["ERROR:  PF001: stale", "DETAIL:  why", "HINT:  what next"];
-        assert_eq!(lines(Some("why"), Some("what next")), expect);
-        assert_eq!(lines(None, None), ["ERROR:  PF001: stale"]);
     }
 }

@@ -48,12 +48,10 @@ impl<W: Write> Page<W> {
         self.line(&format!("      {text}"))
     }
 
-    pub(super) fn refusal(&mut self, lines: &[String]) -> io::Result<()> {
-        for line in lines {
-            let line = paint(RED, line);
-            self.line(&format!("      {line}"))?;
-        }
-        Ok(())
+    /// A line of an error, as psql prints it.
+    pub(super) fn refusal(&mut self, name: &str, text: &str) -> io::Result<()> {
+        let line = paint(RED, &format!("{name}:  {text}"));
+        self.line(&format!("      {line}"))
     }
 
     pub(super) fn note(&mut self, text: &str) -> io::Result<()> {
@@ -73,16 +71,16 @@ mod tests {
         page.step("first").unwrap();
         page.says("A", "SELECT 1").unwrap();
         page.step("second").unwrap();
-        page.refusal(&["ERROR".into()]).unwrap();
+        page.refusal("ERROR", "PF001").unwrap();
         let text = String::from_utf8(out).unwrap();
-        assert!(text.contains("\x1b[31mERROR\x1b[0m"));
+        assert!(text.contains("\x1b[31mERROR:  PF001\x1b[0m"));
         let (begun, ended) = (
             text.matches("\x1b[").count(),
             text.matches("\x1b[0m").count(),
         );
         assert_eq!(begun, 2 * ended);
         let plain = anstream::adapter::strip_str(&text).to_string();
-        let expect = "\n1. first\n   A> SELECT 1\n\n2. second\n      ERROR\n";
+        let expect = "\n1. first\n   A> SELECT 1\n\n2. second\n      ERROR:  PF001\n";
         assert_eq!(plain, expect);
     }
 }

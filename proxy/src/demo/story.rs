@@ -11,7 +11,7 @@ use tokio_postgres::error::DbError;
 use tokio_util::sync::CancellationToken;
 
 use super::DemoError;
-use super::leader::{DemoLeader, StepError, as_psql};
+use super::leader::{DemoLeader, StepError};
 use super::page::Page;
 
 /// A record is written a moment after the client has its answer.
@@ -149,9 +149,10 @@ fn refused<W: Write>(
     page.says(who, what)?;
     match result {
         Err(StepError::Refused(refusal)) => {
-            let (severity, message) = (refusal.severity(), refusal.message());
-            let lines = as_psql(severity, message, refusal.detail(), refusal.hint());
-            page.refusal(&lines)?;
+            page.refusal(refusal.severity(), refusal.message())?;
+            for (name, text) in [("DETAIL", refusal.detail()), ("HINT", refusal.hint())] {
+                page.refusal(name, text.unwrap_or_default())?;
+            }
             check_refusal(what, &refusal)
         }
         Ok(()) => Err(DemoError::NotAsTold(format!(

@@ -9,36 +9,30 @@ use crate::cli::text::{plain, second, shown};
 /// Widths of all columns but the last. A longer cell shifts the rest of its line.
 const WIDTHS: [usize; 8] = [19, 19, 8, 5, 5, 8, 11, 11];
 
-pub(super) struct TableLine<'a> {
-    cells: [&'a str; 8],
-    last: &'a str,
+const HEAD: [&str; 8] = [
+    "TIME (UTC)",
+    "KIND",
+    "SCOPE",
+    "TOKEN",
+    "MARK",
+    "USER",
+    "APPLICATION",
+    "CLIENT",
+];
+
+pub(super) fn head() -> String {
+    joined(HEAD, "WHAT")
 }
 
-pub(super) const HEAD: TableLine<'_> = TableLine {
-    cells: [
-        "TIME (UTC)",
-        "KIND",
-        "SCOPE",
-        "TOKEN",
-        "MARK",
-        "USER",
-        "APPLICATION",
-        "CLIENT",
-    ],
-    last: "WHAT",
-};
-
-impl TableLine<'_> {
-    /// The line with its end. No cell can break it or control the terminal.
-    pub(super) fn join(&self) -> String {
-        let mut line = String::new();
-        for (cell, width) in self.cells.iter().zip(WIDTHS) {
-            line.push_str(&format!("{:<width$}  ", plain(cell)));
-        }
-        line.push_str(&shown(self.last));
-        line.push('\n');
-        line
+/// The line with its end. No cell can break it or control the terminal.
+fn joined(cells: [&str; 8], last: &str) -> String {
+    let mut line = String::new();
+    for (cell, width) in cells.iter().zip(WIDTHS) {
+        line.push_str(&format!("{:<width$}  ", plain(cell)));
     }
+    line.push_str(&shown(last));
+    line.push('\n');
+    line
 }
 
 /// The line of a record, or of a note about missing ones; empty for other lines.
@@ -81,18 +75,15 @@ fn of_record(record: &Record) -> String {
         Some(reason) => what.push(reason.clone()),
         None => {}
     }
-    let row = TableLine {
-        cells: [
-            &second(record.time),
-            &format!("{} {}", record.sqlstate, record.kind),
-            record.scope.as_deref().unwrap_or("-"),
-            &number(record.token),
-            &number(record.mark),
-            &record.user,
-            record.application.as_deref().unwrap_or("-"),
-            &record.client,
-        ],
-        last: &what.join(" "),
-    };
-    row.join()
+    let cells = [
+        &*second(record.time),
+        &format!("{} {}", record.sqlstate, record.kind),
+        record.scope.as_deref().unwrap_or("-"),
+        &number(record.token),
+        &number(record.mark),
+        &record.user,
+        record.application.as_deref().unwrap_or("-"),
+        &record.client,
+    ];
+    joined(cells, &what.join(" "))
 }

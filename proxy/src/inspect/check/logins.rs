@@ -39,27 +39,9 @@ struct Legs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Works {
     Yes,
-    Limited(&'static str, Remedy),
+    /// With advice.
+    Limited(&'static str, &'static str),
     No(&'static str),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Remedy {
-    OneCertificate,
-    KnownPasswords,
-}
-
-impl Remedy {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::OneCertificate => {
-                "set auth = \"scram\" or \"password\", or give pgpalisade the certificate and the key of PostgreSQL"
-            }
-            Self::KnownPasswords => {
-                "set auth = \"scram\" or \"password\", or pool = \"session\", or let pg_hba.conf trust pgpalisade"
-            }
-        }
-    }
 }
 
 impl Works {
@@ -78,11 +60,11 @@ impl Legs {
             (Pool::Transaction(_), Method::Nothing, ..) => Works::Yes,
             (Pool::Transaction(_), ..) => Works::Limited(
                 "works with pool = session, or for users that PostgreSQL asks for nothing",
-                Remedy::KnownPasswords,
+                "set auth = \"scram\" or \"password\", or pool = \"session\", or let pg_hba.conf trust pgpalisade",
             ),
             (Pool::Session, Method::Scram, Tls, Tls) if !self.is_one_certificate => Works::Limited(
                 "works for clients without TLS or with channel_binding=disable only",
-                Remedy::OneCertificate,
+                "set auth = \"scram\" or \"password\", or give pgpalisade the certificate and the key of PostgreSQL",
             ),
             _ => Works::Yes,
         }
@@ -144,7 +126,7 @@ fn judge(auth: &Auth, pool: &Pool, user: &str, legs: Legs) -> CheckResult {
     };
     match in_force {
         Works::Yes => CheckResult::ok(seen),
-        Works::Limited(_, remedy) => CheckResult::warn(seen, remedy.as_str()),
+        Works::Limited(_, advice) => CheckResult::warn(seen, advice),
         Works::No(_) => CheckResult::fail(seen, "change auth, or remove the obstacle"),
     }
 }
