@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use pgpalisade_policies::scan;
-use pgpalisade_policies::{Class, Opaque, VerdictCache};
+use pgpalisade_policies::{Class, Leftover, Opaque, VerdictCache};
 
 use super::Session;
 use super::action::{Action, Prerequisite, Refused};
@@ -212,12 +212,19 @@ impl Session {
                 self.client.settles |= is_sent && self.client.doubts_name;
                 action
             }
-            None => self.decide_effects(
-                frame.header,
-                &meaning.effects(),
-                Request::Execute,
-                Refused::InPipeline,
-            ),
+            None => {
+                let action = self.decide_effects(
+                    frame.header,
+                    &meaning.effects(),
+                    Request::Execute,
+                    Refused::InPipeline,
+                );
+                if matches!(action, Action::Forward(_)) && self.server.names.may_have_lost(portal) {
+                    self.server.is_discarded = false;
+                    self.server.keep(Leftover::Unread);
+                }
+                action
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use pgpalisade_policies::{
-    Analysis, Category, Class, Effects, Tables, VerdictCache, reads_large_objects,
+    Analysis, Category, Class, Effects, Leftover, Tables, VerdictCache, reads_large_objects,
 };
 
 use super::action::{Action, Prerequisite, Refused};
@@ -180,7 +180,13 @@ impl Session {
             effects.writes = Tables::none();
         }
         let request = Request::FunctionCall;
-        self.decide_effects(frame.header, &effects, request, Refused::Whole)
+        let action = self.decide_effects(frame.header, &effects, request, Refused::Whole);
+        if effects.class != Class::Read && matches!(action, Action::Forward(_)) {
+            self.server.is_discarded = false;
+            self.server.note_setting();
+            self.server.keep(Leftover::Unread);
+        }
+        action
     }
 
     /// Makes the next message wait for replies if the end of this request cycle may change what the session holds: it

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use pgpalisade_policies::{
-    Analysis, Class, Control, Effects, FencingVariable, Leftover, Lifetime, Opaque, Statement,
-    TextEncoding, VerdictCache, Weight, classify, weigh, with_ascii_constants,
+    Analysis, Control, Effects, FencingVariable, Lifetime, Opaque, Statement, TextEncoding,
+    VerdictCache, Weight, classify, weigh, with_ascii_constants,
 };
 
 use super::Session;
@@ -132,11 +132,6 @@ impl Session {
                     self.record(&rejection, Enforcement::Observed, None);
                 }
                 self.server.has_run_more_than_reads = true;
-                if effects.class != Class::Read {
-                    self.server.is_discarded = false;
-                    self.server.note_setting();
-                    self.server.keep(Leftover::Unread);
-                }
                 let mut entry = InFlight::client(request, None);
                 entry.leave = self.leave_for_reads();
                 self.forward(permit, Some(entry))

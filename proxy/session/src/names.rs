@@ -216,6 +216,11 @@ impl Names {
             || (self.unnamed == Unnamed::Unbound && self.unnamed_statement.source().is_none())
     }
 
+    /// Whether this name of a portal may stand for any statement of the client.
+    pub(super) fn may_have_lost(&self, portal: Name<'_>) -> bool {
+        !portal.is_comparable() || self.portals.has_lost()
+    }
+
     /// Begins to serve a client with these statements.
     pub(super) fn enter(&mut self, of_client: Box<Statements>) {
         let is_here = match (&self.unnamed_statement, &of_client.unnamed) {

@@ -339,6 +339,20 @@ fn what_a_statement_leaves_by_its_name_is_kept() {
     }
 }
 
+/// It may stand for anything, and ran nothing.
+#[test]
+fn a_portal_of_nothing_changes_nothing() {
+    for stage in of("1") {
+        let (mut one, mut other) = (stage.leader("34"), stage.plain());
+        one.run(&b().parse("s", "SELECT date '1.2.2020'").sync());
+        let answer = one.run(&b().bind("", "nowhere", &[]).execute("", 0).sync());
+        assert_eq!(errors(&answer), ["26000"]);
+        one.ok("EXECUTE s");
+        other.ok("SELECT 1");
+        one.ok("EXECUTE s");
+    }
+}
+
 #[test]
 fn create_table_as_execute_runs_the_clients_own() {
     for stage in of("1") {
