@@ -200,6 +200,9 @@ fn answers_are_as_described() {
     wait_until("the lead", || http.get("/leader").status == 200);
     let unled = http.get("/leader?scope=other");
     description.check("/leader", 503, &unled);
+    let wrong = http.get("/leader?scopes=other");
+    description.check("/leader", 400, &wrong);
+    assert_eq!(http.get("/leader?scope=%65lected").status, 200);
     for path in description.paths() {
         let body = description.check(&path, 200, &http.get(&path));
         if path.starts_with(TABLES) {

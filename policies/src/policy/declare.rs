@@ -90,6 +90,13 @@ pub struct MayNotDeclare {
 }
 
 impl Policy {
+    /// Whether the scope may have tokens: with `tokens.scopes = "listed"`, if the policy names it.
+    #[must_use]
+    pub fn may_exist(&self, scope: &str) -> bool {
+        let is_listed = matches!(self.declarers.scopes, AllowedScopes::Listed { .. });
+        !is_listed || self.names(scope)
+    }
+
     /// Whether the policy names this user as one that may declare: as a holder, or in a session rule with scopes to
     /// declare.
     #[must_use]
@@ -109,7 +116,7 @@ impl SessionPolicy {
     pub fn may_declare(&self, scope: &str, lifetime: Lifetime) -> Result<(), MayNotDeclare> {
         let policy = self.policy();
         if let AllowedScopes::Listed { line } = policy.declarers.scopes
-            && !policy.names(scope)
+            && !policy.may_exist(scope)
         {
             return Err(MayNotDeclare {
                 why: format!(

@@ -1,10 +1,12 @@
 //! `pgpalisade elect`: runs a command while this process leads.
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::ops::RangeInclusive;
+use std::str::FromStr;
 use std::time::Duration;
 
-use pgpalisade_authority::{LeaseTime, Scope, etcd};
+use pgpalisade_authority::{LeaseTime, Scope};
 use pgpalisade_elect::{
     Cluster, ElectConfig, ElectError, Event, HELD, Lock, LockKind, LockSpec, Proxied, Runs,
 };
@@ -58,11 +60,11 @@ pub(super) struct ElectArgs {
     with: LockSpec,
     /// etcd, for etcd:KEY: http://host:2379, several with commas; ?ca=, cert=, key=, user=, password_file= after it
     #[arg(long, value_name = "URLS")]
-    etcd: Option<etcd::Options>,
+    etcd: Option<String>,
     /// Kubernetes, for kubernetes:NAMESPACE/NAME: https://host:6443; ?ca=, token_file=, cert=, key= after it; in a
     /// pod the default is its service account
     #[arg(long, value_name = "URL")]
-    kubernetes: Option<Cluster>,
+    kubernetes: Option<String>,
     /// The database through pgpalisade, for the lock and the command; what is left out comes from PGHOST and the like
     #[arg(long, value_name = "DSN")]
     proxied: Option<String>,
@@ -133,15 +135,16 @@ fn lock(args: &ElectArgs) -> Result<Lock, String> {
         }
         LockSpec::AdvisoryLock(id) => Lock::Proxied(LockKind::AdvisoryLock(id)),
         LockSpec::Etcd(key) => {
-            let options = args.etcd.clone();
-            let options = options
-                .ok_or("--with etcd:KEY needs etcd's address: --etcd http://10.0.0.1:2379")?;
-            Lock::Etcd(options, key)
+            let urls = args.etcd.as_deref();
+            let urls =
+                urls.ok_or("--with etcd:KEY needs etcd's address: --etcd http://10.0.0.1:2379")?;
+            Lock::Etcd(parsed("--etcd", urls)?, key)
         }
         LockSpec::Kubernetes(lease) => {
-            let cluster = args.kubernetes.clone();
+            let url = args.kubernetes.as_deref();
+            let given = url.map(|url| parsed("--kubernetes", url)).transpose()?;
             let environment = Environment::of_this_process();
-            let cluster = cluster.or_else(|| Cluster::of_this_pod(|name| environment.get(name)));
+            let cluster = given.or_else(|| Cluster::of_this_pod(|name| environment.get(name)));
             let cluster = cluster.ok_or(
                 "this is not a pod: --with kubernetes:NAMESPACE/NAME needs the API's address: \
                  --kubernetes 'https://10.0.0.1:6443?ca=FILE&token_file=FILE'",
@@ -149,6 +152,12 @@ fn lock(args: &ElectArgs) -> Result<Lock, String> {
             Lock::Kubernetes(cluster, lease)
         }
     })
+}
+
+/// Parses an address here, because clap quotes one that is wrong, and it may have a password.
+fn parsed<T: FromStr<Err: Display>>(flag: &str, address: &str) -> Result<T, String> {
+    let parsed = address.parse();
+    parsed.map_err(|error: T::Err| format!("{flag}: {error}"))
 }
 
 fn plan(args: &ElectArgs) -> Result<ElectConfig, String> {

@@ -200,7 +200,8 @@ impl Translation<'_> {
     fn database(&mut self, name: &str, pairs: &Pairs) {
         for key in pairs.keys() {
             match &**key {
-                "host" | "port" | "pool_size" | "reserve_pool_size" | "max_db_connections" => {}
+                "host" | "port" | "pool_size" | "reserve_pool" | "reserve_pool_size"
+                | "max_db_connections" => {}
                 "dbname" if pairs.get(key).is_some_and(|other| other == name) => {}
                 _ => {
                     let why = no_equal::why(no_equal::DATABASE, key);
@@ -272,8 +273,13 @@ impl Translation<'_> {
             _ => "session",
         };
         self.set(Key::Pool, mode);
+        if mode == "session" {
+            let why = "each client has a server connection of its own: connections.max limits both";
+            return self.note("pool_mode = session", why);
+        }
         let size = self.number("default_pool_size", 20);
         let reserve = self.number("reserve_pool_size", 0);
+        let sum = usize::saturating_add;
         let most = self.number("max_db_connections", 0);
         let of = |pairs: &Pairs, key: &str, default: usize| {
             let own = pairs.get(key).and_then(|text| text.parse().ok());
@@ -281,12 +287,18 @@ impl Translation<'_> {
         };
         let databases = self.ini.databases.iter();
         let sizes = databases.map(|(_, pairs)| match of(pairs, "max_db_connections", most) {
-            0 => of(pairs, "pool_size", size) + of(pairs, "reserve_pool_size", reserve),
+            0 => {
+                let reserve = of(pairs, "reserve_pool", reserve);
+                sum(
+                    of(pairs, "pool_size", size),
+                    of(pairs, "reserve_pool_size", reserve),
+                )
+            }
             most => most,
         });
-        let max = match sizes.sum() {
-            0 => (size + reserve).max(1),
-            sum => sum,
+        let max = match sizes.fold(0, sum) {
+            0 => sum(size, reserve).max(1),
+            all => all,
         };
         self.set(Key::BackendsMax, max.to_string());
         self.set(Key::BackendsLeaders, (max - 1).min(2).to_string());
@@ -298,11 +310,13 @@ impl Translation<'_> {
     fn limits(&mut self) {
         use Key::{BackendsIdle, BackendsLifetime, BackendsWait, LoginTimeout, TcpKeepalive};
         const DAY: u64 = 24 * 3600;
-        for (key, name, default, allowed, zero) in [
+        let of_pool = [
             (BackendsWait, "query_wait_timeout", 120, 0..=600, 600),
             (BackendsIdle, "server_idle_timeout", 600, 1..=DAY, DAY),
             (BackendsLifetime, "server_lifetime", 3600, 60..=7 * DAY, 60),
-        ] {
+        ];
+        let is_pool = self.keys.iter().any(|(key, _)| *key == Key::BackendsMax);
+        for (key, name, default, allowed, zero) in of_pool.into_iter().filter(|_| is_pool) {
             self.time(key, name, default, &allowed, zero);
         }
         let clients = self.number("max_client_conn", 100).max(1);

@@ -173,12 +173,10 @@ impl RawConfig {
     }
 }
 
-/// Kubernetes sets such variables if a Service is named `pgpalisade`:
+/// Kubernetes sets such variables if the name of a Service begins with `pgpalisade`:
 /// <https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables>.
 fn is_service_link(name: &str) -> bool {
-    name == "PGPALISADE_PORT"
-        || name.starts_with("PGPALISADE_PORT_")
-        || name.starts_with("PGPALISADE_SERVICE_")
+    name.ends_with("_PORT") || name.contains("_PORT_") || name.contains("_SERVICE_")
 }
 
 fn read_bounded(path: &Path) -> Result<(String, Metadata), String> {

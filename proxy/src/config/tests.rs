@@ -535,6 +535,9 @@ fn kubernetes_service_variables_are_not_ours() {
     let env = [
         ("PGPALISADE_PORT", "tcp://10.0.0.1:6432"),
         ("PGPALISADE_SERVICE_HOST", "10.0.0.1"),
+        ("PGPALISADE_HTTP_PORT", "tcp://10.0.0.1:6434"),
+        ("PGPALISADE_HTTP_PORT_6434_TCP_ADDR", "10.0.0.1"),
+        ("PGPALISADE_HTTP_SERVICE_PORT_HTTP", "6434"),
     ];
     assert!(in_file(MINIMAL, |path| load(Some(path), &env, &[])).is_ok());
 }

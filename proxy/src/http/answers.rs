@@ -12,6 +12,7 @@ use hyper::header::{
 };
 use hyper::{Method, Request, Response, StatusCode};
 use pgpalisade_rejection_log::rfc3339;
+use pgpalisade_tls::percent_decode;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use rustix::system::uname;
@@ -136,11 +137,18 @@ impl Answers {
 
     /// The form of Kubernetes' leader-elector sidecar, which tells the name only.
     fn leader(&self, query: Option<&str>) -> Response<Body> {
-        let scope = query.and_then(|query| query.strip_prefix("scope="));
+        let named = |query: &str| percent_decode(query.strip_prefix("scope=")?);
+        let scope = query.map(|query| named(query).filter(|_| !query.contains('&')));
+        if scope == Some(None) {
+            return plain(StatusCode::BAD_REQUEST, "the only parameter is scope\n");
+        }
+        let scope = scope.flatten();
         let leaderships = self.facts.leaderships.all();
-        let mut asked = leaderships
-            .iter()
-            .filter(|one| scope.is_none_or(|scope| one.scope().as_str() == scope));
+        let mut asked = leaderships.iter().filter(|one| {
+            scope
+                .as_deref()
+                .is_none_or(|scope| one.scope().as_str() == scope)
+        });
         let Some(term) = asked.find_map(|one| one.term()) else {
             return plain(
                 StatusCode::SERVICE_UNAVAILABLE,

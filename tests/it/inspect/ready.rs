@@ -313,13 +313,13 @@ fn proxies_that_are_there_are_counted() {
     let _proxies = [proxy(), proxy()];
     let (_dir, store) = fresh_store();
     let settings = Settings::new(&postgres, &store).authority(authority.clone());
-    // 247 connections, and each proxy has a control connection.
+    // 247 connections, and each proxy has a control connection, and two to the store.
     let with = |most: u32| {
         let mut settings = settings.clone();
         settings.flags = vec![format!("--connections-max={most}")];
         settings.check()
     };
-    with(122).finds("ok connections: 122, with 2 proxies");
-    with(123)
-        .finds("warn connections: 123, with 2 proxies -> connections.max to 122 or less for each");
+    with(120).finds("ok connections: 120, with 2 proxies");
+    with(121)
+        .finds("warn connections: 121, with 2 proxies -> connections.max to 120 or less for each");
 }

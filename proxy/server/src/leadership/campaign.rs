@@ -113,6 +113,10 @@ impl Campaign {
         let (mut told, mut deposed) = (Told::default(), None);
         while !self.closing.is_cancelled() {
             let led = match &self.leadership.source {
+                _ if !self.may_exist() => Err(NotLeading::Unread(
+                    "the policy does not name the scope, and tokens.scopes is \"listed\""
+                        .to_owned(),
+                )),
                 Source::Lease => self.lead_by_lease().await,
                 Source::Election(election) => {
                     self.lead_by_election(election.as_ref(), &mut deposed).await
@@ -357,6 +361,11 @@ impl Campaign {
         let scope = self.leadership.scope().as_str();
         let bounds = self.fence.borrow().policy().bounds(scope);
         Terms { purpose, bounds }
+    }
+
+    fn may_exist(&self) -> bool {
+        let scope = self.leadership.scope().as_str();
+        self.fence.borrow().policy().may_exist(scope)
     }
 
     fn mode(&self) -> Mode {

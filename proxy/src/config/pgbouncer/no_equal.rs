@@ -22,7 +22,8 @@ max_prepared_statements disable_pqexec scram_iterations: docs/pooling.md says wh
 query_timeout: statement_timeout of PostgreSQL does this: ALTER ROLE .. SET statement_timeout
 idle_transaction_timeout: idle_in_transaction_session_timeout of PostgreSQL does this
 transaction_timeout: PostgreSQL 17 has this setting
-client_idle_timeout: an idle client has no server connection, and stays
+client_idle_timeout: idle_session_timeout of PostgreSQL does this with pool = "session"; with "transaction" an idle
+    client has no server connection, and stays
 cancel_wait_timeout suspend_timeout: a cancel request waits for no place, and there is no SUSPEND
 auth_hba_file auth_ident_file auth_ldap_options auth_dbname: logins are checked by SCRAM, or relayed to PostgreSQL:
     docs/tls.md

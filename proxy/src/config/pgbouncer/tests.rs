@@ -44,19 +44,43 @@ fn keys_have_these_equals() {
         ("", Key::Pool, "session"),
         ("pool_mode = transaction", Key::Pool, "transaction"),
         ("pool_mode = statement", Key::Pool, "transaction"),
-        ("", Key::BackendsMax, "20"),
+        ("pool_mode = transaction\n", Key::BackendsMax, "20"),
         (
-            "default_pool_size = 5\nreserve_pool_size = 2",
+            "pool_mode = transaction\ndefault_pool_size = 5\nreserve_pool_size = 2",
             Key::BackendsMax,
             "7",
         ),
-        ("max_db_connections = 50", Key::BackendsMax, "50"),
-        ("default_pool_size = 1", Key::BackendsLeaders, "0"),
-        ("", Key::BackendsWait, "2min"),
-        ("query_wait_timeout = 0.5", Key::BackendsWait, "500ms"),
-        ("query_wait_timeout = 0", Key::BackendsWait, "10min"),
-        ("server_idle_timeout = 0", Key::BackendsIdle, "24h"),
-        ("server_lifetime = 10", Key::BackendsLifetime, "1min"),
+        (
+            "pool_mode = transaction\nmax_db_connections = 50",
+            Key::BackendsMax,
+            "50",
+        ),
+        (
+            "pool_mode = transaction\ndefault_pool_size = 1",
+            Key::BackendsLeaders,
+            "0",
+        ),
+        ("pool_mode = transaction\n", Key::BackendsWait, "2min"),
+        (
+            "pool_mode = transaction\nquery_wait_timeout = 0.5",
+            Key::BackendsWait,
+            "500ms",
+        ),
+        (
+            "pool_mode = transaction\nquery_wait_timeout = 0",
+            Key::BackendsWait,
+            "10min",
+        ),
+        (
+            "pool_mode = transaction\nserver_idle_timeout = 0",
+            Key::BackendsIdle,
+            "24h",
+        ),
+        (
+            "pool_mode = transaction\nserver_lifetime = 10",
+            Key::BackendsLifetime,
+            "1min",
+        ),
         ("", Key::ConnectionsMax, "100"),
         ("client_login_timeout = 15", Key::LoginTimeout, "15s"),
         ("tcp_keepidle = 30", Key::TcpKeepalive, "30s"),
@@ -109,7 +133,7 @@ fn keys_have_these_equals() {
 #[test]
 fn databases_are_one_cluster() {
     let ini = "[databases]\na = host=h1,h2 port=6000 dbname=a user=u password=secret\n\
-               b = host=other pool_size=7 x=1\nc =\n[pgbouncer]\nauth_file = /u\n";
+               b = host=other pool_size=7 x=1\nc =\n[pgbouncer]\npool_mode = transaction\nauth_file = /u\n";
     let (text, raw) = valid(ini);
     assert_eq!(
         raw.text(Key::Upstream),

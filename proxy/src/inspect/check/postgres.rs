@@ -239,10 +239,13 @@ async fn connections(config: &Config, control: &Chosen, count: NonZeroUsize) -> 
         Ok(places) => places,
         Err(error) => return CheckResult::unanswered(&error),
     };
-    // The control connection takes one, and so do the lookups of passwords.
+    // The control connection takes one, and so do the lookups of passwords; a store in PostgreSQL, which may be in this
+    // server, takes two.
     let asks = matches!(&config.clients.auth, Auth::Scram(VerifierSource::Query(_)));
+    let stores = matches!(&config.takeover.authority, AuthorityLocation::Postgres(_));
+    let own = 1 + usize::from(asks) + 2 * usize::from(stores);
     let all = usize::try_from(places).unwrap_or_default();
-    let most = (all / count).saturating_sub(1 + usize::from(asks));
+    let most = (all / count).saturating_sub(own);
     let (key, wanted) = match &config.clients.pool {
         Pool::Session => ("connections.max", config.clients.max_connections.get()),
         Pool::Transaction(limits) if limits.sessions == 0 => ("backends.max", limits.max.get()),
