@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pgpalisade_policies::{Chain, Control, Statement, WriteReason};
+use pgpalisade_policies::{Control, Statement, WriteReason};
 
 use super::action::Disposition;
 use super::endings::{Ending, TERMINATED};
@@ -215,10 +215,8 @@ impl Session {
         let (client, server) = (&mut self.client, &mut self.server);
         let accepted = server.registration.accepted();
         client.state.apply(&client.fence, accepted, control);
-        if chains(control) {
-            server.ledger.begin_another();
-        }
         if ends_transaction(control) {
+            server.ledger.begin_another();
             // If another transaction has begun in the same request, ReadyForQuery does not show this.
             server.names.end_transaction();
         }
@@ -374,14 +372,6 @@ fn is_of_file(error: &[u8], files: &[&[u8]]) -> bool {
     let field = |letter| backend::error_field(error, letter);
     let is_of = field(b'F').is_some_and(|file| files.contains(&file));
     is_of && field(b'W').or(field(b'q')).is_none()
-}
-
-/// Whether one transaction ends and the next begins.
-const fn chains(control: &Control) -> bool {
-    matches!(
-        control,
-        Control::Commit { chain: Chain::Yes } | Control::Rollback { chain: Chain::Yes }
-    )
 }
 
 /// Whether a statement that has completed has committed something, with more of its request to come.

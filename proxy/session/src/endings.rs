@@ -4,13 +4,13 @@ use bytes::BytesMut;
 use pgpalisade_authority::{Mark, Scope, Token};
 use pgpalisade_policies::Mode;
 
-use super::in_flight::{InFlight, Origin};
+use super::in_flight::{InFlight, Origin, Request};
 use super::{Session, command_tag};
-use crate::fence::HeldToken;
+use crate::fence::{HeldToken, Leave};
 use crate::rejection::Rejection;
 use crate::rejection::{Enforcement, OpenTransaction, RejectionKind};
 use crate::wire::WireError;
-use crate::wire::backend::{self, tag};
+use crate::wire::backend::{self, TransactionStatus, tag};
 use crate::wire::encode::{self, ErrorFields, ErrorResponse, Severity};
 
 /// Reason why the proxy ends a session.
@@ -244,7 +244,8 @@ impl Session {
     /// Tells the client that a takeover ended the session, if one did.
     ///
     /// In place of a completion this means that the transaction was aborted: a server process that has committed
-    /// sends its completion first. Work that may commit before its completion is an exception.
+    /// sends its completion first. Work that may commit before its completion is an exception, and so is what has
+    /// completed.
     fn end_if_taken_over(&mut self) -> Option<Ending> {
         let (scope, token, mark) = self.ended_by_takeover()?;
         let transaction = if self.commits_midway() {
@@ -258,9 +259,13 @@ impl Session {
     /// Whether work in flight may have been committed before its completion.
     fn commits_midway(&self) -> bool {
         let server = &self.server;
+        let is_idle = self.client.state.status() == TransactionStatus::Idle;
         let commits = |entry: &InFlight| {
             let verdict = entry.verdict.as_ref();
-            verdict.is_some_and(|verdict| verdict.commits_midway())
+            // Between the completion and ReadyForQuery the server logs the duration, and may end there.
+            let is_completed = entry.request == Request::Query && entry.completed > 0;
+            let has_committed = is_idle && is_completed && entry.leave != Leave::Read;
+            has_committed || verdict.is_some_and(|verdict| verdict.commits_midway())
         };
         server.is_committed_midway || server.ledger.iter().any(commits)
     }

@@ -298,7 +298,7 @@ impl Ledger {
         self.wrote || self.counts.writing > 0
     }
 
-    /// Notes that a completed statement has ended one transaction and begun the next.
+    /// Notes that a completed statement has ended a transaction: what follows belongs to the next.
     pub(crate) fn begin_another(&mut self) {
         self.wrote = false;
         let front = self.in_flight.front_mut();

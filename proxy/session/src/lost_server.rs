@@ -13,7 +13,7 @@ use super::endings::{FinalError, put_survived};
 use super::in_flight::{InFlight, Origin, Request};
 use super::read_only::AccessChange;
 use super::unserved::{Block, NextReply};
-use super::{ClientHalf, Session, injected};
+use super::{ClientHalf, ReadWriteRequest, Session, injected};
 use crate::fence::{Leave, Permit, Pipeline};
 use crate::wire::backend::TransactionStatus;
 use crate::wire::encode::{self, ErrorFields, ErrorResponse, ReadyForQuery, Severity};
@@ -137,6 +137,15 @@ impl Session {
     pub fn may_have_committed(&self) -> bool {
         let server = &self.server;
         server.is_committed_midway || server.ledger.wrote() && self.fate().commits
+    }
+
+    /// Whether the message in preparation has got its answer, all but ReadyForQuery.
+    #[must_use]
+    pub fn has_answered_front(&self) -> bool {
+        self.client.pipeline == Pipeline::Closed
+            && self.prepared.as_ref().is_some_and(|done| {
+                done.is_answered || done.read_write == ReadWriteRequest::Refused
+            })
     }
 
     /// Parts the client from its server connection, which has ended. Returns what the client gets at once.

@@ -1,6 +1,7 @@
 //! Names of one kind, and the texts that they stand for. Memory is bounded: what could not be kept stays in doubt.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::fence::PreparedText;
 
@@ -89,8 +90,16 @@ impl NameTable {
         self.lost = self.lost.max(Lost::Some);
     }
 
-    pub(super) fn retain(&mut self, is_kept: impl Fn(&[u8], &PreparedText) -> bool) {
-        self.named.retain(|name, meaning| is_kept(name, meaning));
+    /// Notes that such statements are those of nobody. The server has them, so they are closed before their names
+    /// are used.
+    pub(super) fn disown(&mut self, is_such: impl Fn(&[u8], &PreparedText) -> bool) {
+        for (name, meaning) in &mut self.named {
+            if is_such(name, meaning)
+                && let PreparedText::Classified(statement) = meaning
+            {
+                Arc::make_mut(statement).source = None;
+            }
+        }
         self.count();
     }
 

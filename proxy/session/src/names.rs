@@ -218,7 +218,7 @@ impl Names {
 
     /// Whether this name of a portal may stand for any statement of the client.
     pub(super) fn may_have_lost(&self, portal: Name<'_>) -> bool {
-        !portal.is_comparable() || self.portals.has_lost()
+        !portal.is_comparable() || self.portals.has_lost() || self.statements.has_lost()
     }
 
     /// Begins to serve a client with these statements.
@@ -266,7 +266,7 @@ impl Names {
             let source = meaning.source();
             source.is_some_and(|source| source.is_outdated())
         };
-        self.statements.retain(|_, meaning| !is_outdated(meaning));
+        self.statements.disown(|_, meaning| is_outdated(meaning));
         if is_outdated(&self.unnamed_statement) {
             self.unnamed_statement = PreparedText::Unknown;
             self.unnamed = Unnamed::Elsewhere;
@@ -278,9 +278,9 @@ impl Names {
     #[cold]
     pub(super) fn distrust_others(&mut self) {
         if let Some(all) = &self.of_client {
-            self.statements.retain(|name, here| {
+            self.statements.disown(|name, here| {
                 let own = all.get(name).and_then(PreparedText::source);
-                own.is_none_or(|own| here.source().is_some_and(|here| Arc::ptr_eq(own, here)))
+                own.is_some_and(|own| here.source().is_none_or(|here| !Arc::ptr_eq(own, here)))
             });
         }
     }

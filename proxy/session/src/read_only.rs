@@ -7,9 +7,9 @@
 //!
 //! Source: <https://www.postgresql.org/docs/current/runtime-config-client.html#GUC-DEFAULT-TRANSACTION-READ-ONLY>
 
-use pgpalisade_policies::{Access, AccessShow, Lifetime, Statement, parse_bool};
+use pgpalisade_policies::{Access, AccessShow, Control, Lifetime, Statement, parse_bool};
 
-use crate::fence::{Guard, TransactionAccess};
+use crate::fence::{Guard, TransactionAccess, ends_transaction};
 use crate::wire::backend::TransactionStatus;
 
 /// Name of the setting. PostgreSQL 14 and later report it.
@@ -238,9 +238,27 @@ impl ReadOnlyGuard {
     /// Applies a text that is sent, and the guard after it.
     pub(super) fn on_sent(&mut self, guard: Guard, statements: &[Statement]) {
         self.guard = guard;
+        for control in statements.iter().flat_map(|statement| &statement.controls) {
+            if self.gives_back(control) {
+                self.owner = Owner::Proxy;
+            }
+        }
         // The value may now come from a configuration file, which a reload changes before the server reports it.
         if statements.iter().any(Statement::may_reset_default_access) {
             self.owner = Owner::Client;
+        }
+    }
+
+    /// Whether the default is the proxy's again after a statement that ends a transaction. Where the change was
+    /// committed before, it is only released once more.
+    fn gives_back(&self, control: &Control) -> bool {
+        let is_changed = matches!(
+            self.read_write,
+            ReadWriteChange::Done | ReadWriteChange::Undone
+        );
+        match control {
+            Control::Rollback { .. } if is_changed => true,
+            control => ends_transaction(control) && self.owner == Owner::ClientForTransaction,
         }
     }
 

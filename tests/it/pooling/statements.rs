@@ -405,3 +405,29 @@ fn a_plan_of_another_client_that_is_outdated_is_used_no_more() {
     assert_eq!(run(), [] as [&str; 0]);
     assert_eq!(run(), [] as [&str; 0]);
 }
+
+/// An error after which the proxy does not trust them any more.
+#[test]
+fn a_statement_that_is_distrusted_is_in_nobodys_way() {
+    for stage in of("1") {
+        let (mut one, mut other) = (stage.plain(), stage.plain());
+        for client in [&mut one, &mut other] {
+            let parsed = client.run(&b().parse("s", "SELECT 'one'").sync());
+            assert_eq!(errors(&parsed), [""; 0]);
+        }
+        one.run(&b().bind("", "s", &[]).execute("", 0).sync());
+        one.fails("SELECT * FROM x.y.z", "0A000");
+        drop((one, other));
+        for _ in 0..2 {
+            let mut next = stage.plain();
+            let answer = next.run(
+                &b().parse("s", "SELECT 'next'")
+                    .bind("", "s", &[])
+                    .execute("", 0)
+                    .sync(),
+            );
+            assert_eq!(errors(&answer), [""; 0]);
+            assert!(pretty(&answer).contains("next"));
+        }
+    }
+}

@@ -5,7 +5,9 @@ use pgpalisade_test_servers::machine::wait_until;
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Endpoint, Message, TRUSTED, Wire, pretty, trusted};
+use pgpalisade_test_servers::wire::{
+    Batch, Endpoint, Message, TRUSTED, Wire, errors, pretty, trusted,
+};
 
 use super::{check as check_holder, compare};
 
@@ -277,4 +279,46 @@ fn show_on_a_standby() {
     wait_until("the server to say that it is a primary", || {
         wire.rows(BOTH) == [["off"], ["off"]]
     });
+}
+
+/// A rollback gives the mode back to the proxy, also in a chain or in a pipeline.
+#[test]
+fn a_holder_writes_after_a_rollback() {
+    for pool in ["session", "transaction"] {
+        let stage = Stage::with_flags("CREATE TABLE r (id int)", &[("--pool", pool)]);
+        let mut wire = stage.plain();
+        for sql in [
+            "BEGIN",
+            "SET fencing.token = 7",
+            "INSERT INTO r VALUES (1)",
+            "ROLLBACK AND CHAIN",
+            "SET fencing.token = 7",
+            "INSERT INTO r VALUES (2)",
+            "COMMIT",
+            "INSERT INTO r VALUES (3)",
+        ] {
+            wire.ok(sql);
+        }
+        let mut wire = stage.plain();
+        for end in ["COMMIT", "ROLLBACK"] {
+            let texts = [
+                "BEGIN",
+                "SET LOCAL fencing.token = 7",
+                end,
+                "BEGIN",
+                "SET LOCAL fencing.token = 7",
+                "INSERT INTO r VALUES (4)",
+                "COMMIT",
+            ];
+            let pipeline = texts.iter().fold(Batch::new(), |all, sql| {
+                all.parse("", sql).bind("", "", &[]).execute("", 0)
+            });
+            let answer = wire.run(&pipeline.sync());
+            assert!(
+                errors(&answer).is_empty(),
+                "{pool}: {end}: {}",
+                pretty(&answer)
+            );
+        }
+    }
 }

@@ -113,6 +113,9 @@ impl Relay {
             let (client_addr, user) = (client.label.client_addr, &client.label.user);
             tracing::debug!(%client_addr, user, %end, "server connection lost");
             seat.lose();
+            if session.has_answered_front() {
+                client.discard_front();
+            }
             client.discard += server.upstream.rest();
             let (half, answer) = session.lose_server();
             client.put_own(&answer);

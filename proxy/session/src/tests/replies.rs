@@ -690,3 +690,25 @@ fn encodings_are_unknown_after_a_copy_whose_sync_was_ignored() {
     let _ = subject.reply(b'Z', b"I");
     assert_eq!(encoding(&subject), Some(TextEncoding::Utf8));
 }
+
+/// PostgreSQL logs the duration between the completion and ReadyForQuery, and ends there, too.
+#[test]
+fn the_end_after_a_completion() {
+    let fatal = error_body("FATAL", "57P01", "terminating connection");
+    for (block, expect) in [(false, Ending::OutcomeUnknown), (true, Ending::TakenOver)] {
+        let mut subject = subject(Current, &[]);
+        if block {
+            subject.run(&query("BEGIN"), "BEGIN", b'T');
+        }
+        subject.send(&query("INSERT INTO t VALUES (1)"));
+        subject.depose();
+        check(
+            &mut subject,
+            &[
+                (b'C', b"INSERT 0 1\0", "relay 1"),
+                (b'E', &fatal, "terminated 1"),
+            ],
+        );
+        assert_eq!(subject.session.on_terminated(&fatal), Some(expect));
+    }
+}
