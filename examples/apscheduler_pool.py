@@ -21,7 +21,7 @@ while True:
         candidate.execute(LEASE)
         break
     except psycopg2.errors.LockNotAvailable:  # 55P03: another process leads
-        pass
+        time.sleep(0.5)
 candidate.execute("SHOW fencing.token")
 token = candidate.fetchone()[0]
 print("leads with token", token, flush=True)

@@ -31,6 +31,7 @@ async function lead() {
       break;
     } catch (error) {
       if (error.code !== "55P03") throw error; // 55P03: another process leads
+      await new Promise((resolve) => setTimeout(resolve, 500));
     }
   }
   renewing = setInterval(() => election.query(LEASE).catch(() => clearInterval(renewing)), 1000);

@@ -63,16 +63,19 @@ pub struct Pooling {
     pub(crate) shared: Option<(BackendLimits, Places)>,
     /// Places of connections beside the pool.
     pub(crate) own: Arc<Semaphore>,
+    /// Shared connections of clients that wait for a lease, at most half: the others serve who holds it, too.
+    pub(crate) lease_waits: Arc<Semaphore>,
 }
 
 impl Pooling {
     pub(crate) fn new(pool: Pool, workers: NonZeroUsize) -> Self {
-        let (shared, own) = match pool {
-            Pool::Session => (None, 0),
+        let (shared, own, waits) = match pool {
+            Pool::Session => (None, 0, 0),
             Pool::Transaction(mut limits) => {
                 let (places, own) = (Places::new(&limits, workers), limits.sessions);
+                let waits = limits.max.get() / 2;
                 limits.leaders = limits.leaders.div_ceil(workers.get());
-                (Some((limits, places)), own)
+                (Some((limits, places)), own, waits)
             }
         };
         Self {
@@ -81,6 +84,7 @@ impl Pooling {
             pools: view::Pools::default(),
             shared,
             own: Arc::new(Semaphore::new(own)),
+            lease_waits: Arc::new(Semaphore::new(waits)),
         }
     }
 }

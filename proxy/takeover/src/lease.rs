@@ -47,8 +47,11 @@ struct Candidacy {
     tenure: Mutex<Tenure>,
     /// Signals that the lease is wanted for another time.
     changed: Notify,
-    /// The mark raised under the lease, and the cached one of its incarnation or a later one.
-    taken: OnceLock<(Arc<CachedMark>, Mark)>,
+    /// The mark raised under the lease.
+    taken: OnceLock<Mark>,
+    /// For a session, the cached mark of that incarnation or a later one. A proxy that leads for its listener gives the
+    /// lease back itself, after its connections are closed.
+    deposes: OnceLock<Arc<CachedMark>>,
 }
 
 /// A lease acquired for a session, before a token is taken under it.
@@ -137,7 +140,8 @@ impl Candidacy {
 
     /// Whether a higher token, or a repair of the scope, has deposed the holder.
     fn is_deposed(&self) -> bool {
-        self.taken.get().is_some_and(|(cached, mark)| {
+        let both = self.taken.get().zip(self.deposes.get());
+        both.is_some_and(|(mark, cached)| {
             cached.incarnation() != mark.incarnation || !cached.is_current(mark.token)
         })
     }
@@ -196,6 +200,7 @@ impl Takeover {
             tenure: Mutex::default(),
             changed: Notify::new(),
             taken: OnceLock::new(),
+            deposes: OnceLock::new(),
         });
         let (waits, gone) = (Arc::clone(&candidacy), CancellationToken::new());
         // A caller that goes away leaves the queue. A request to the store is not cut off by that: it could overtake
@@ -231,13 +236,26 @@ impl Takeover {
         let terms = terms();
         self.check_claim(Claim::Lease(time), &terms)?;
         let declaration = self.for_nobody(scope, Claim::Next, by)?;
-        self.take_under(acquired, &declaration, time, terms).await
+        self.take(acquired, &declaration, time, terms).await
     }
 
-    /// Takes the next token under a lease.
+    /// Takes the next token under a lease, which is given back once a higher token or a repair deposes its session.
     ///
     /// Errors: those of [`Self::declare`].
     pub async fn take_under(
+        &self,
+        acquired: Acquired,
+        declaration: &Declaration,
+        time: LeaseTime,
+        terms: Terms,
+    ) -> Result<Lease, DeclareError> {
+        let lease = self.take(acquired, declaration, time, terms).await?;
+        let cached = self.inner.marks.mark(lease.scope());
+        let _first = lease.candidacy.deposes.set(cached);
+        Ok(lease)
+    }
+
+    async fn take(
         &self,
         acquired: Acquired,
         declaration: &Declaration,
@@ -248,8 +266,7 @@ impl Takeover {
         let mark = self.take_after_the_mark(ticket, declaration, terms).await?;
         let (candidacy, vacancies) = (acquired.candidacy, &self.inner.lease_queues.vacancies);
         vacancies.over(&candidacy.ticket.scope, mark.token, acquired.others_at);
-        let cached = self.inner.marks.mark(&candidacy.ticket.scope);
-        let _first = candidacy.taken.set((cached, mark.clone()));
+        let _first = candidacy.taken.set(mark.clone());
         let _just_acquired = candidacy.want(time);
         Ok(Lease {
             candidacy,

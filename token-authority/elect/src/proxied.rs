@@ -56,10 +56,11 @@ impl ProxiedCandidate {
                 }
                 Ok(self.session.claim(Claim::Next).await?)
             }
-            // The proxy answers once the lease is free, or after the lease's duration.
+            // The proxy answers once the lease is free, or after the lease's duration; at once, if too many wait in
+            // its pool.
             (LockKind::Lease(time), Patience::Waits) => loop {
                 match self.session.claim(Claim::Lease(time)).await {
-                    Err(unasked) if unasked.has_no_lease() => {}
+                    Err(unasked) if unasked.has_no_lease() => sleep(ATTEMPT_EVERY).await,
                     taken => return Ok(taken?),
                 }
             },

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgpalisade_authority::{Claim, Declaration, LeaseTime, Leased, Mark, Scope, TakeId};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::{ClientSide, End, Relay};
@@ -66,13 +67,14 @@ impl Relay {
             }
         };
         let by = describe_session(&self.client.label);
+        let (patience, _place) = self.patience(wanted);
         let take = TakeId::new(session.backend, self.session.take_number());
         let mut declarant = Declarant {
             takeover,
             session,
             take,
             by,
-            patience: self.patience(wanted),
+            patience,
             end: Arc::clone(&self.client.shown.entry().end),
             leases: std::mem::take(&mut self.client.leases),
             acquired: Vec::new(),
@@ -95,11 +97,15 @@ impl Relay {
         met.map_err(|ending| self.ended(ending))
     }
 
-    /// Longest wait for a lease. Those that wait in the pool must leave connections to the others, and to the leader.
-    fn patience(&self, wanted: &TokenRequest) -> Duration {
-        match &self.lent {
-            Some((_, lent)) if wanted.waits() && !lent.may_pin() => Duration::ZERO,
-            _ => WAITS_MAX,
+    /// Longest wait for a lease, and in a lent connection the place for it.
+    fn patience(&self, wanted: &TokenRequest) -> (Duration, Option<OwnedSemaphorePermit>) {
+        if self.lent.is_none() || !wanted.waits() {
+            return (WAITS_MAX, None);
+        }
+        let places = Arc::clone(&self.client.worker.shared.pooling.lease_waits);
+        match places.try_acquire_owned() {
+            Ok(place) => (WAITS_MAX, Some(place)),
+            Err(_) => (Duration::ZERO, None),
         }
     }
 

@@ -70,7 +70,7 @@ impl Drop for HeldLease {
     fn drop(&mut self) {
         let ticket = &self.0.ticket;
         ticket.queues.vacancies.meters.leases.dec();
-        if let Some((_, mark)) = self.0.taken.get() {
+        if let Some(mark) = self.0.taken.get() {
             ticket.queues.vacancies.ended(&ticket.scope, mark.token);
         }
     }
