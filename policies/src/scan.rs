@@ -27,8 +27,9 @@ const FIRST_WORDS: [&[&[u8]]; 11] = [
 /// similar.
 const ANY_WORDS: [&[u8]; 4] = [b"execute", b"set_config", b"fencing", b"concurrently"];
 
-/// Whether a statement of the text may have a [`Control`](crate::Control) or commit before it completes. `false` says
-/// nothing about reads and writes.
+/// Whether a statement of the text may have a [`Control`](crate::Control) or commit before it completes, or the text is
+/// one of several statements: how many there are tells which completion is the last. `false` says nothing about reads
+/// and writes.
 ///
 /// Looks for the words that can change a session: transaction control, SET and similar, prepared statements,
 /// `fencing` and `set_config`. Also for `U&`, which can spell an identifier in escapes.
@@ -44,9 +45,28 @@ const ANY_WORDS: [&[u8]; 4] = [b"execute", b"set_config", b"fencing", b"concurre
 pub fn needs_parse(text: &[u8]) -> bool {
     match first_word_decides(text) {
         Some(needs) => needs,
+        None if has_several_statements(text) => true,
         None if text.is_ascii() => scan_words(text),
         None => scan_anywhere(text),
     }
+}
+
+/// Whether there is a semicolon between statements. Where a quote is escaped in another way than by doubling it, one may
+/// be missed.
+fn has_several_statements(text: &[u8]) -> bool {
+    let mut is_outside = true;
+    without_last_semicolons(text).iter().any(|byte| {
+        is_outside ^= *byte == b'\'';
+        is_outside && *byte == b';'
+    })
+}
+
+fn without_last_semicolons(text: &[u8]) -> &[u8] {
+    let mut text = text.trim_ascii_end();
+    while let Some(before) = text.strip_suffix(b";") {
+        text = before.trim_ascii_end();
+    }
+    text
 }
 
 /// The answer of [`scan_words`] for an ASCII text in which only the first word can count. `None` for other texts, and
@@ -74,10 +94,7 @@ fn first_word_decides(text: &[u8]) -> Option<bool> {
 /// end do not count: no word or statement follows them. `None` for texts that are too short.
 #[inline]
 pub(crate) fn any_three(text: &[u8], is_such: impl Fn(u8, u8, u8) -> bool) -> Option<bool> {
-    let mut text = text.trim_ascii_end();
-    while let Some(before) = text.strip_suffix(b";") {
-        text = before.trim_ascii_end();
-    }
+    let text = without_last_semicolons(text);
     let (&[before_last, last], behind, behind_two) =
         (text.last_chunk()?, text.get(1..)?, text.get(2..)?);
     let in_threes = text
@@ -280,6 +297,8 @@ mod tests {
             "cluster",
             "create index concurrently on t (a)",
             "select 'é' ; commit",
+            "INSERT INTO t VALUES (';'); SELECT 1",
+            "SELECT 'é'; SELECT 1;",
             "écommit",
         ] {
             needs(text.as_bytes());
@@ -379,6 +398,7 @@ mod tests {
     #[test]
     fn ordinary_statements_need_no_parse() {
         for text in [
+            "INSERT INTO pages VALUES ('a;b''&nbsp;&eacute;é') ; ;",
             "",
             "select 1",
             "select * from t where id = $1 offset 10",

@@ -262,8 +262,10 @@ impl Session {
         let is_idle = self.client.state.status() == TransactionStatus::Idle;
         let commits = |entry: &InFlight| {
             let verdict = entry.verdict.as_ref();
-            // Between the completion and ReadyForQuery the server logs the duration, and may end there.
-            let is_completed = entry.request == Request::Query && entry.completed > 0;
+            // Between the last completion and ReadyForQuery the server logs the duration, and may end there.
+            // A text that was not read is taken for one statement.
+            let statements = verdict.map_or(1, |verdict| verdict.statements.len().max(1));
+            let is_completed = entry.request == Request::Query && entry.completed >= statements;
             let has_committed = is_idle && is_completed && entry.leave != Leave::Read;
             has_committed || verdict.is_some_and(|verdict| verdict.commits_midway())
         };

@@ -691,16 +691,24 @@ fn encodings_are_unknown_after_a_copy_whose_sync_was_ignored() {
     assert_eq!(encoding(&subject), Some(TextEncoding::Utf8));
 }
 
-/// PostgreSQL logs the duration between the completion and ReadyForQuery, and ends there, too.
+/// PostgreSQL logs the duration between the last completion and ReadyForQuery, and ends there, too.
 #[test]
 fn the_end_after_a_completion() {
     let fatal = error_body("FATAL", "57P01", "terminating connection");
-    for (block, expect) in [(false, Ending::OutcomeUnknown), (true, Ending::TakenOver)] {
+    let insert = "INSERT INTO t VALUES (1)";
+    for (before, text, expect) in [
+        ("SELECT 1", insert, Ending::OutcomeUnknown),
+        ("BEGIN", insert, Ending::TakenOver),
+        (
+            "SELECT 1",
+            &format!("{insert}; SELECT 2"),
+            Ending::TakenOver,
+        ),
+    ] {
         let mut subject = subject(Current, &[]);
-        if block {
-            subject.run(&query("BEGIN"), "BEGIN", b'T');
-        }
-        subject.send(&query("INSERT INTO t VALUES (1)"));
+        let status = if before == "BEGIN" { b'T' } else { b'I' };
+        subject.run(&query(before), before, status);
+        subject.send(&query(text));
         subject.depose();
         check(
             &mut subject,
@@ -709,6 +717,10 @@ fn the_end_after_a_completion() {
                 (b'E', &fatal, "terminated 1"),
             ],
         );
-        assert_eq!(subject.session.on_terminated(&fatal), Some(expect));
+        assert_eq!(
+            subject.session.on_terminated(&fatal),
+            Some(expect),
+            "{before}; {text}"
+        );
     }
 }
