@@ -51,8 +51,8 @@ pub fn needs_parse(text: &[u8]) -> bool {
     }
 }
 
-/// Whether there is a semicolon between statements. Where a quote is escaped in another way than by doubling it, one may
-/// be missed.
+/// Whether there is a semicolon between statements. One may be missed where a quote is escaped in another way than by
+/// doubling it.
 fn has_several_statements(text: &[u8]) -> bool {
     let mut is_outside = true;
     without_last_semicolons(text).iter().any(|byte| {

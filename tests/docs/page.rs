@@ -78,8 +78,10 @@ impl Kind {
     }
 }
 
-/// `..` stands for anything.
+/// `..` stands for anything; on a line of its own, also for no line.
 pub(crate) fn fits(shown: &str, text: &str) -> bool {
+    let before = if shown.starts_with("..") { "\n" } else { "" };
+    let text = format!("{before}{text}");
     let parts: Vec<&str> = shown.trim_end().split("..").collect();
     let [first, middle @ .., last] = parts.as_slice() else {
         return shown.trim_end() == text.trim_end();
@@ -333,6 +335,8 @@ mod tests {
             ("ERROR:  PF001: ..\n1\n", "ERROR:  PF002: none\n1\n", false),
             ("ERROR:  PF001: ..\n1\n", "ERROR:  PF001: stale\n", false),
             ("..PF001..PF002..", "PF002 PF001\n", false),
+            ("..\nready\n..\n", "ready\nlog\n", true),
+            ("..\nready\n..\n", "not ready\nlog\n", false),
             ("..\nready\n..\n", "log\nready\n", true),
             ("..\nready\n..\n", "log\nready\nlog\n", true),
         ] {

@@ -239,8 +239,9 @@ fn at_login_and_at_a_reset() {
         }
         wire.ok("SELECT 1; RESET ALL");
         assert_holds(&mut wire, &token);
-        let insert = "RESET ALL; INSERT INTO jobs VALUES (1)";
-        assert_refused(&wire.query(insert), "PF003");
+        let answer = wire.query("RESET ALL; INSERT INTO jobs VALUES (1)");
+        assert_refused(&answer, "PF003");
+        assert!(pretty(&answer).contains("brings back the fencing token"));
         for fails in ["SELECT 1/0", "ROLLBACK"] {
             // It is committed immediately, and later statements are undone.
             let batch = Batch::new().statement("DISCARD ALL").statement("SELECT 1");

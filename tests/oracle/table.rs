@@ -126,7 +126,7 @@ cursors, `PREPARE`, `EXECUTE` of a prepared read
     SELECT dblink_connect('host=/nowhere')
     SELECT pg_cancel_backend(0)
     SELECT pg_terminate_backend(0)
-`BEGIN READ WRITE`, which begins a read-only one without a token
+`BEGIN READ WRITE` as a query of its own, which begins a read-only one without a token
     BEGIN READ WRITE ;; COMMIT
 `SET TRANSACTION READ WRITE`, `SET default_transaction_read_only = off`
     BEGIN ;; SET TRANSACTION READ WRITE ;; COMMIT

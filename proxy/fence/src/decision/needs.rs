@@ -177,9 +177,9 @@ impl SessionFence {
             .err()
     }
 
-    /// Refuses a take in front of other statements, unless that is only observed.
-    pub(super) fn taken_beside_others(&self) -> Result<(), Box<Rejection>> {
-        let rejection = Box::new(Rejection::taken_beside_others());
+    /// Refuses what follows a RESET or rollback that brings back a token, unless that is only observed.
+    pub(super) fn brought_back_before_others(&self) -> Result<(), Box<Rejection>> {
+        let rejection = Box::new(Rejection::brought_back_before_others());
         self.refuse_or_observe(&mut Grounds::none(), rejection)
     }
 

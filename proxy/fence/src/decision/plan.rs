@@ -283,11 +283,11 @@ impl<'a> Walk<'a> {
         self.statements.len() == 1 && is_idle && self.situation.pipeline == Pipeline::Closed
     }
 
-    /// Refuses a statement that would find the take of the startup packet in the server, not the tokens: a RESET or
-    /// rollback before it in the text brings that back.
+    /// Refuses a statement that would find another text in the server than the session's tokens (the take of its
+    /// startup packet, or none in a shared connection): a RESET or rollback before it in the text brings that back.
     fn check_server_text(&self) -> Result<(), Unmet> {
         if self.state.server_text() == ServerText::Other {
-            self.fence.taken_beside_others()?;
+            self.fence.brought_back_before_others()?;
         }
         Ok(())
     }

@@ -143,8 +143,20 @@ impl Rejection {
             "The other statements of the query would run before the number replaces \"after:\", \"next\" or \"lease\" \
                 in PostgreSQL.",
             "Send SET fencing.token = 'next', or SELECT set_config('fencing.token', 'next', false), as a query of its \
-                own; it may be in a transaction or a pipeline. In a session that took its token at login, send RESET \
-                and DISCARD as the last statement of a query.",
+                own; it may be in a transaction or a pipeline.",
+        )
+    }
+
+    /// A RESET, DISCARD or rollback brings a token back of which PostgreSQL has not been told yet, and more follows in
+    /// its query.
+    #[must_use]
+    pub fn brought_back_before_others() -> Self {
+        Self::new(
+            RejectionKind::InvalidToken,
+            "cannot go on in a query after a statement that brings back the fencing token of the connection string",
+            "RESET, DISCARD or ROLLBACK ends what was set in this server process. PostgreSQL is told the token again \
+                after the query, so its other statements would run with another fencing.token.",
+            "Send what follows as a query of its own.",
         )
     }
 

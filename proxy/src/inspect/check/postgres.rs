@@ -18,7 +18,7 @@ use crate::config::{AuthorityLocation, Config};
 
 pub(super) const CHECKS: RangeInclusive<Check> = Check::Primary..=Check::Witness;
 
-/// Number of proxies that share the server's connections, including this one: exactly one for an embedded store.
+/// Number of running proxies that share the server's connections: one for an embedded store.
 pub(super) fn sharing(location: &AuthorityLocation, seen: usize) -> NonZeroUsize {
     match location {
         AuthorityLocation::Embedded(_) => NonZeroUsize::MIN,
