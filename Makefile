@@ -60,7 +60,7 @@ it: export PGPALISADE_BIN := $(BINARY)
 it: export PGPALISADE_KEEP := $(KEEP)
 it: ## Run some end-to-end tests: make it T=name (KEEP=1 keeps the directories of their servers)
 	$(CARGO) build --package pgpalisade --bins --locked
-	$(CARGO) test --locked --package pgpalisade-tests -- "$(T)"
+	$(CARGO) test --locked --package pgpalisade-tests -- "$(T)" $(ARGS)
 
 proof: export PGPALISADE_BIN := $(BINARY)
 proof: build ## The guarantee under faults, 30 minutes (ARGS='--minutes 5 --seed 7 --store postgres')
