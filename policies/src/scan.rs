@@ -3,6 +3,8 @@
 //! A session that may write anyway needs the parser only if a text could change the session itself. The scan knows
 //! words, not SQL, and also finds them in strings and comments. Such a match costs only a parse.
 
+use crate::classify::{MAX_PARSED_INLINE, Weight, weigh};
+
 /// First words, in lower case and by length, of statements that have a control or may commit before they complete.
 /// The latter are DO, CALL, VACUUM and similar: their outcome is unknown when their session is ended, and the client
 /// is told so.
@@ -28,8 +30,8 @@ const FIRST_WORDS: [&[&[u8]]; 11] = [
 const ANY_WORDS: [&[u8]; 4] = [b"execute", b"set_config", b"fencing", b"concurrently"];
 
 /// Whether a statement of the text may have a [`Control`](crate::Control) or commit before it completes, or the text is
-/// one of several statements: how many there are tells which completion is the last. `false` says nothing about reads
-/// and writes.
+/// one of several statements that need not [wait](weigh) to be parsed: how many there are tells which completion is the
+/// last. `false` says nothing about reads and writes.
 ///
 /// Looks for the words that can change a session: transaction control, SET and similar, prepared statements,
 /// `fencing` and `set_config`. Also for `U&`, which can spell an identifier in escapes.
@@ -45,10 +47,14 @@ const ANY_WORDS: [&[u8]; 4] = [b"execute", b"set_config", b"fencing", b"concurre
 pub fn needs_parse(text: &[u8]) -> bool {
     match first_word_decides(text) {
         Some(needs) => needs,
-        None if has_several_statements(text) => true,
+        None if has_several_statements(text) && is_light(text) => true,
         None if text.is_ascii() => scan_words(text),
         None => scan_anywhere(text),
     }
+}
+
+fn is_light(text: &[u8]) -> bool {
+    text.len() <= MAX_PARSED_INLINE && weigh(text) == Weight::Light
 }
 
 /// Whether there is a semicolon between statements. One may be missed where a quote is escaped in another way than by
@@ -393,6 +399,14 @@ mod tests {
         ] {
             assert_eq!(first_word_decides(text.as_bytes()), Some(false), "{text}");
         }
+    }
+
+    /// Such a text would wait for those of others.
+    #[test]
+    fn several_statements_are_read_where_that_is_quick() {
+        let insert = "INSERT INTO t VALUES (1, 'x'); ";
+        needs(insert.repeat(100).as_bytes());
+        needs_none(insert.repeat(1000).as_bytes());
     }
 
     #[test]

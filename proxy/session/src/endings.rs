@@ -263,7 +263,7 @@ impl Session {
         let commits = |entry: &InFlight| {
             let verdict = entry.verdict.as_ref();
             // Between the last completion and ReadyForQuery the server logs the duration, and may end there.
-            // A text that was not read is taken for one statement.
+            // A text that was not read counts as one statement.
             let statements = verdict.map_or(1, |verdict| verdict.statements.len().max(1));
             let is_completed = entry.request == Request::Query && entry.completed >= statements;
             let has_committed = is_idle && is_completed && entry.leave != Leave::Read;

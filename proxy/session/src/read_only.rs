@@ -45,6 +45,10 @@ enum Owner {
     Client,
     /// The client until the open transaction ends, then the proxy.
     ClientForTransaction,
+    /// The proxy, if a rollback has undone its change to read-write.
+    Returned,
+    /// The client, if its reset of the setting is committed.
+    Reset,
 }
 
 /// Change of a transaction's mode after a declaration in it.
@@ -53,7 +57,9 @@ enum ReadWriteChange {
     NotDue,
     Due,
     Done,
-    /// An error has undone it, unless a savepoint came after it.
+    /// Its transaction is being committed, unless an error comes first.
+    Committed,
+    /// An error has undone it, unless a savepoint or a commit came after it.
     Undone,
 }
 
@@ -145,7 +151,9 @@ impl ReadOnlyGuard {
             TransactionAccess::Guarded => true,
             TransactionAccess::Asked => false,
             // It began in a pipeline, after another had ended.
-            TransactionAccess::Open => self.owner == Owner::Proxy,
+            TransactionAccess::Open => {
+                !matches!(self.owner, Owner::Client | Owner::ClientForTransaction)
+            }
         };
         is_guarded.then_some(AccessChange::ReadWrite(lifetime))
     }
@@ -159,8 +167,8 @@ impl ReadOnlyGuard {
     #[inline]
     pub(super) fn due_later(&self, lifetime: Lifetime) -> Option<AccessChange> {
         match self.read_write {
-            ReadWriteChange::NotDue | ReadWriteChange::Done | ReadWriteChange::Undone => None,
             ReadWriteChange::Due => self.due_inside(lifetime),
+            _ => None,
         }
     }
 
@@ -239,32 +247,37 @@ impl ReadOnlyGuard {
     pub(super) fn on_sent(&mut self, guard: Guard, statements: &[Statement]) {
         self.guard = guard;
         for control in statements.iter().flat_map(|statement| &statement.controls) {
-            if self.gives_back(control) {
-                self.owner = Owner::Proxy;
+            if ends_transaction(control) {
+                self.on_end(control);
             }
         }
         // The value may now come from a configuration file, which a reload changes before the server reports it.
-        if statements.iter().any(Statement::may_reset_default_access) {
-            self.owner = Owner::Client;
+        let resets = || statements.iter().any(Statement::may_reset_default_access);
+        if self.owner != Owner::Client && resets() {
+            self.owner = Owner::Reset;
         }
     }
 
-    /// Whether the default is the proxy's again after a statement that ends a transaction. Where the change was
-    /// committed before, it is only released once more.
-    fn gives_back(&self, control: &Control) -> bool {
-        let is_changed = matches!(
-            self.read_write,
-            ReadWriteChange::Done | ReadWriteChange::Undone
-        );
-        match control {
-            Control::Rollback { .. } if is_changed => true,
-            control => ends_transaction(control) && self.owner == Owner::ClientForTransaction,
+    /// Notes the end of a transaction, after which the same query or pipeline may go on.
+    fn on_end(&mut self, control: &Control) {
+        match (self.owner, control, self.read_write) {
+            (Owner::ClientForTransaction, ..) => self.owner = Owner::Proxy,
+            (_, Control::Rollback { .. }, ReadWriteChange::Done | ReadWriteChange::Undone) => {
+                self.owner = Owner::Returned
+            }
+            (_, Control::Commit { .. } | Control::PrepareTransaction, ReadWriteChange::Done) => {
+                self.read_write = ReadWriteChange::Committed;
+            }
+            _ => {}
         }
     }
 
     /// Notes an error of the server.
     pub(super) const fn on_error(&mut self) {
-        if matches!(self.read_write, ReadWriteChange::Done) {
+        if matches!(
+            self.read_write,
+            ReadWriteChange::Done | ReadWriteChange::Committed
+        ) {
             self.read_write = ReadWriteChange::Undone;
         }
     }
@@ -279,7 +292,7 @@ impl ReadOnlyGuard {
     pub(super) fn on_report(&mut self, reported: Access, access: WriteAccess) -> bool {
         self.reported.default = Some(reported);
         if self.read_write == ReadWriteChange::Undone && reported == Access::ReadOnly {
-            self.owner = Owner::Proxy;
+            self.owner = Owner::Returned;
             return false;
         }
         access == WriteAccess::MayWrite
@@ -313,18 +326,26 @@ impl ReadOnlyGuard {
     /// Default to report to a client that knows of `told`, if any. The guard is hidden from a session that may not
     /// write.
     pub(super) fn tell(&self, access: WriteAccess, told: Option<Access>) -> Option<Access> {
-        let is_ours = access == WriteAccess::MayNotWrite || self.owner == Owner::Proxy;
+        let is_ours = access == WriteAccess::MayNotWrite || self.is_proxys();
         let hides = is_ours && !self.is_stated;
         let default = self.reported.default;
         default.filter(|_| !hides && self.is_untold(told))
     }
 
+    const fn is_proxys(&self) -> bool {
+        matches!(self.owner, Owner::Proxy | Owner::Returned)
+    }
+
     #[inline]
     fn on_idle(&mut self) {
+        // Not always reported: in one request cycle the default may have changed and returned.
+        let is_undone = self.read_write == ReadWriteChange::Undone;
         self.read_write = ReadWriteChange::NotDue;
-        if self.owner == Owner::ClientForTransaction {
-            self.owner = Owner::Proxy;
-        }
+        self.owner = match self.owner {
+            Owner::ClientForTransaction => Owner::Proxy,
+            Owner::Client if is_undone => Owner::Returned,
+            owner => owner,
+        };
         let transaction = match (self.owner, self.process, self.reported.default) {
             (Owner::Proxy, Process::Confirmed, Some(Access::ReadOnly)) => {
                 TransactionAccess::Guarded
@@ -343,7 +364,7 @@ impl ReadOnlyGuard {
         told: Option<Access>,
     ) -> Option<Access> {
         let is_ours = match show {
-            AccessShow::Default => self.owner == Owner::Proxy,
+            AccessShow::Default => self.is_proxys(),
             AccessShow::Transaction => {
                 self.guard.transaction() == TransactionAccess::Guarded
                     && self.reported.server == Some(Access::ReadWrite)
@@ -515,12 +536,46 @@ mod tests {
         guard.on_ready(TransactionStatus::Failed);
         assert_eq!(guard.tell(MayWrite, Some(ReadWrite)), None);
         guard.on_ready(Idle);
-        assert_eq!(guard.due_outside(MayNotWrite), None);
+        assert_eq!(
+            guard.due_outside(MayNotWrite),
+            Some(AccessChange::Guard),
+            "a savepoint may have kept the change"
+        );
         assert_eq!(guard.tell(MayNotWrite, Some(ReadWrite)), None);
         assert_eq!(
             guard.shown_for(AccessShow::Default, ReadOnly, Some(ReadWrite)),
             Some(ReadWrite)
         );
+    }
+
+    /// Whether the change was undone is not known, so the default is set again, whoever is to have it.
+    #[test]
+    fn after_a_change_that_may_be_undone_the_default_is_set_again() {
+        type Step = fn(&mut ReadOnlyGuard);
+        let rolled_back: Step = |guard| send(guard, "ROLLBACK");
+        let failed: Step = ReadOnlyGuard::on_error;
+        let committed: Step = |guard| send(guard, "COMMIT AND CHAIN");
+        for (steps, is_undone) in [
+            (&[rolled_back][..], true),
+            (&[failed], true),
+            (&[committed, failed], true),
+            (&[committed], false),
+            (&[committed, rolled_back], false),
+        ] {
+            let mut guard = guarded();
+            send(&mut guard, "BEGIN");
+            guard.on_set_access(AccessChange::ReadWrite(Lifetime::Session));
+            steps.iter().for_each(|step| step(&mut guard));
+            guard.on_ready(Idle);
+            let release = is_undone.then_some(AccessChange::Release);
+            assert_eq!(guard.due_outside(MayWrite), release);
+            assert_eq!(guard.due_outside(MayNotWrite), Some(AccessChange::Guard));
+        }
+        let mut guard = guarded();
+        send(&mut guard, "RESET ALL");
+        send(&mut guard, "ROLLBACK");
+        guard.on_ready(Idle);
+        assert_eq!(guard.due_outside(MayWrite), Some(AccessChange::Release));
     }
 
     /// The value may then come from a configuration file.
