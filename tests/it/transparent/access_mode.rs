@@ -322,3 +322,71 @@ fn a_holder_writes_after_a_rollback() {
         }
     }
 }
+
+/// What an error or a rollback undoes in one request cycle, PostgreSQL does not report.
+#[test]
+fn a_holder_writes_after_what_undid_the_change_without_a_report() {
+    for pool in ["session", "transaction"] {
+        let stage = Stage::with_flags("CREATE TABLE r (id int)", &[("--pool", pool)]);
+        let statements = |texts: &[&str]| {
+            let all = texts.iter().fold(Batch::new(), |all, sql| {
+                all.parse("", sql).bind("", "", &[]).execute("", 0)
+            });
+            all.sync()
+        };
+        let mut wire = stage.plain();
+        wire.ok("SELECT 1");
+        let reset = ["RESET ALL", "ROLLBACK", "SET fencing.token = 7"];
+        assert!(errors(&wire.run(&statements(&reset))).is_empty());
+        wire.ok("INSERT INTO r VALUES (1)");
+        // Laid down on one connection, taken again on another.
+        let holds = trusted(&[("fencing.token", "7")]);
+        let [mut one, mut other] = [0, 1].map(|_| Wire::login(&stage.proxy.endpoint(), &holds));
+        one.ok("SET fencing.token = ''");
+        let fails = [
+            "SET fencing.token = 7",
+            "SELECT pg_backend_pid()",
+            "SELECT 1/0",
+        ];
+        one.run(&statements(&fails));
+        one.ok("RESET fencing.token");
+        other.ok("BEGIN");
+        other.ok("SELECT 1");
+        one.ok("INSERT INTO r VALUES (2)");
+        other.ok("ROLLBACK");
+    }
+}
+
+/// A rollback in a chain does not bring back the guard that the first part has committed.
+#[test]
+fn a_default_of_the_configuration_file_guards_nobody() {
+    let stage = Stage::with(
+        "CREATE TABLE r (id int); CREATE FUNCTION f() RETURNS void LANGUAGE sql AS 'INSERT INTO r VALUES (1)'",
+    );
+    let postgres = &stage.postgres;
+    let set = |value| {
+        postgres.sql(&format!(
+            "ALTER SYSTEM SET default_transaction_read_only = {value}"
+        ));
+        postgres.sql("SELECT pg_reload_conf()");
+    };
+    set("on");
+    let mut wire = stage.plain();
+    wire.ok("SELECT 1");
+    for sql in [
+        "BEGIN",
+        "SET fencing.token = 7",
+        "RESET fencing.token",
+        "COMMIT AND CHAIN",
+        "ROLLBACK",
+        "SELECT 1",
+    ] {
+        wire.ok(sql);
+    }
+    set("off");
+    wait_until("the file is read", || {
+        postgres.value("SHOW default_transaction_read_only") == "off"
+    });
+    // Its own process reads the file before its next statement, and reports after it.
+    wire.fails("SELECT f()", "25006");
+}
