@@ -349,6 +349,41 @@ fn a_client_that_leaves_the_queue_is_in_nobodys_way() {
     other.ok("SELECT 1");
 }
 
+/// Also one that has sent much.
+#[test]
+fn a_client_that_leaves_with_a_long_text_runs_nothing() {
+    let stage = scarce("15s");
+    let mut busy = stage.plain();
+    busy.ok("BEGIN; SELECT 1");
+    let long = format!(
+        "SET fencing.token = 5; INSERT INTO jobs VALUES (1) /* {} */",
+        "x".repeat(100_000)
+    );
+    let mut leaving = stage.plain();
+    leaving.send(&Batch::new().query(&long));
+    std::thread::sleep(MOMENT);
+    drop(leaving);
+    std::thread::sleep(Duration::from_secs(2));
+    busy.ok("COMMIT");
+    busy.ok("SELECT 1");
+    assert_eq!(stage.postgres.value("SELECT count(*) FROM jobs"), "0");
+}
+
+/// A long text that was answered without the server takes no more room from others.
+#[test]
+fn long_texts_that_were_refused_leave_room() {
+    let stage = with(&[("--workers", "1")]);
+    let mut holder = stage.plain();
+    holder.ok("SET fencing.token = 'lease'");
+    let padding = "x".repeat(900_000);
+    let refused = format!("SET fencing.token = 'lease:nowait' /* {padding} */");
+    let mut clients: Vec<Wire> = (0..40).map(|_| stage.plain()).collect();
+    for client in &mut clients {
+        client.fails(&refused, "55P03");
+    }
+    stage.plain().ok(&format!("SELECT length('{padding}')"));
+}
+
 /// A primary that is away for a while costs its clients errors, not their connections.
 #[test]
 fn a_client_outlives_a_server_that_is_away() {

@@ -180,8 +180,9 @@ impl Relay {
         let entry = Arc::clone(self.client.shown.entry());
         let finish = async move {
             self.finish(end).await;
-            // The next leader does not wait for the cancel request.
+            // The next leader does not wait for the cancel request, whether it follows the term or the lease.
             entry.leave_term();
+            drop(self);
             if let Some((_, lent)) = lent.filter(|_| is_busy) {
                 lent.cancel().await;
             }

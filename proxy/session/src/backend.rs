@@ -208,8 +208,11 @@ impl Session {
     }
 
     fn on_control(&mut self, control: &Control, command_tag: &[u8]) {
-        // COMMIT of a failed transaction rolls it back, and its command tag says so.
-        let rolled_back = (command_tag == b"ROLLBACK").then(|| end_of_failed(control));
+        // COMMIT of a failed transaction rolls it back, and its command tag says so. PREPARE TRANSACTION says so, too,
+        // where no transaction block is open: it commits what came before it in the pipeline.
+        let is_undone = command_tag == b"ROLLBACK"
+            && (matches!(control, Control::Commit { .. }) || self.is_failed());
+        let rolled_back = is_undone.then(|| end_of_failed(control));
         let rolled_back = rolled_back.flatten();
         let control = rolled_back.as_ref().unwrap_or(control);
         let (client, server) = (&mut self.client, &mut self.server);
@@ -376,12 +379,11 @@ fn is_of_file(error: &[u8], files: &[&[u8]]) -> bool {
 
 /// Whether a statement that has completed has committed something, with more of its request to come.
 fn commits(statement: &Statement, command_tag: &[u8]) -> bool {
-    let ends = |control: &Control| {
-        matches!(
-            control,
-            Control::Commit { .. } | Control::PrepareTransaction
-        )
+    let ends = |control: &Control| match control {
+        Control::Commit { .. } => command_tag != b"ROLLBACK",
+        // Outside a transaction block it says ROLLBACK, and commits.
+        Control::PrepareTransaction => true,
+        _ => false,
     };
-    statement.may_commit_inside
-        || (command_tag != b"ROLLBACK" && statement.controls.iter().any(ends))
+    statement.may_commit_inside || statement.controls.iter().any(ends)
 }

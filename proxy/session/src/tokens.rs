@@ -290,7 +290,10 @@ impl Session {
                 None
             }
             Err(rejection) => {
-                self.server.registration.exceeds_last = true;
+                // Nobody has registered it if another one holds its only lease.
+                let is_alone = wanted.value.claims().len() == 1;
+                let is_held = rejection.kind == RejectionKind::LeaseHeld;
+                self.server.registration.exceeds_last |= !(is_alone && is_held);
                 if rejection.kind == RejectionKind::AuthorityUnavailable {
                     let noted = self.server.registration.note_unanswered(&wanted.value);
                     if noted.is_err() || self.may_be_replaced(&wanted.value) {

@@ -343,6 +343,33 @@ fn commit_of_a_prepared_transaction() {
     new.ok("ROLLBACK PREPARED 'two'");
 }
 
+/// Outside a transaction block PREPARE TRANSACTION says ROLLBACK, and commits what came before it.
+#[test]
+fn prepare_transaction_that_commits() {
+    let policy = PolicyFile::new("[defaults]\nallow = [\"prepare-transaction\"]\n");
+    let stage = Stage::governed(SETUP, &policy);
+    let mut old = stage.leader("33");
+    let texts = [
+        "INSERT INTO jobs VALUES (1)",
+        "PREPARE TRANSACTION 'one'",
+        "SELECT pg_sleep(60)",
+    ];
+    let batch = texts
+        .iter()
+        .fold(Batch::new(), |all, sql| all.statement(sql));
+    old.send(&batch.sync());
+    wait_until_active(&stage, "SELECT pg_sleep");
+    let _new = take_over(&stage, "34");
+    let answer = old.until_closed();
+    assert_eq!(
+        answer[answer.len() - 2].sqlstate(),
+        "08007",
+        "{}",
+        pretty(&answer)
+    );
+    assert_eq!(committed(&stage).len(), 1);
+}
+
 #[test]
 fn declaring_a_stale_token() {
     let stage = Stage::with(SETUP);

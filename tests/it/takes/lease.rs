@@ -228,6 +228,23 @@ fn who_has_gone_does_not_lead() {
 }
 
 /// In observe mode nothing waits, and no session is ended.
+/// Whatever it has sent ahead, and however long a statement of it runs.
+#[test]
+fn who_has_gone_in_a_pipeline_does_not_lead() {
+    let stage = stage();
+    let mut holder = stage.plain();
+    holder.ok(LEASE);
+    let ahead = Batch::new().query("SELECT pg_sleep(60)").query(LEASE);
+    holder.send(&ahead);
+    std::thread::sleep(Duration::from_millis(300));
+    drop(holder);
+    let mut next = ask(&stage, LEASE);
+    let begun = Instant::now();
+    assert_accepted(&next.until_ready());
+    assert_within(begun, LIVES);
+    assert_holds(&mut next, "2");
+}
+
 #[test]
 fn where_it_is_only_observed_nobody_waits() {
     let etcd = Etcd::start(1);

@@ -2,13 +2,12 @@
 
 use std::io;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use bytes::BytesMut;
 
 use super::client_side::client_end;
 use super::{End, Relay, Side, behind, keep};
-use crate::pause;
 use crate::session::action::{Action, Prerequisite};
 use crate::session::frame::Frame;
 use crate::wire::frontend;
@@ -39,7 +38,7 @@ impl Relay {
         if self.client.socket.is_awaited(cx) {
             self.await_client(cx).map(Ok)
         } else if self.is_to_part() {
-            let _ = self.look_later(cx);
+            let _ = self.client.look_later(cx);
             Ok(Ok(Side::Unasked))
         } else {
             self.read_client(cx)
@@ -57,23 +56,6 @@ impl Relay {
             && !self.client.socket.is_closed_by_peer()
     }
 
-    /// Wakes the task when the gate turns, and for a look whether the client has left. The server's replies wake it,
-    /// too.
-    #[cold]
-    pub(super) fn look_later(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let worker = &self.client.worker;
-        let look = self.client.look.get_or_insert_with(|| {
-            let (worker, timers) = (Rc::clone(worker), worker.shared.timers.clone());
-            Box::pin(async move {
-                let _ = timers.timeout(pause::LOOK_EVERY, worker.gate.turns()).await;
-            })
-        });
-        ready!(look.as_mut().poll(cx));
-        self.client.look = None;
-        cx.waker().wake_by_ref();
-        Poll::Ready(())
-    }
-
     /// Holds the client up. If it leaves meanwhile, nothing of what it has sent begins.
     #[cold]
     fn await_gate(&mut self, cx: &mut Context<'_>) -> Result<Side, End> {
@@ -81,7 +63,7 @@ impl Relay {
             return Err(End::ClientLeft);
         }
         self.client.collecting.restart();
-        let _ = self.look_later(cx);
+        let _ = self.client.look_later(cx);
         Ok(Side::Drained)
     }
 

@@ -14,6 +14,7 @@ use super::{End, behind};
 use crate::client_table::Publisher;
 use crate::collected::Collecting;
 use crate::end_watch::EndWatch;
+use crate::pause;
 use crate::rejection_log::SessionLabel;
 use crate::takeover::Lease;
 use crate::transport::{Outbox, Socket, Stall};
@@ -130,15 +131,44 @@ impl ClientSide {
         }
     }
 
-    /// Waits until the client leaves, also while what it has sent waits. It is not looked at after a goodbye, nor if
-    /// it has sent much.
+    /// Waits until the client leaves, also while what it has sent waits. It is not looked at after a goodbye.
     pub(super) fn poll_leave(&mut self, cx: &mut Context<'_>) -> Poll<End> {
-        while self.kept.len() < WAITING_MAX && !self.kept.ends_with(GOODBYE) {
+        while !self.kept.ends_with(GOODBYE) {
+            if self.kept.len() >= WAITING_MAX {
+                return self.poll_closed(cx).map(|()| End::ClientLeft);
+            }
             if let Err(end) = ready!(self.poll_more(cx)) {
                 return Poll::Ready(end);
             }
         }
         Poll::Pending
+    }
+
+    /// Looks now and then whether the client has closed its connection, without reading.
+    pub(super) fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let is_closed = self.look_later(cx).is_ready() && self.socket.is_closed_by_peer();
+        if is_closed {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+
+    /// Wakes the task when the gate turns, and for a look whether the client has left. The server's replies wake it,
+    /// too.
+    #[cold]
+    pub(super) fn look_later(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let worker = &self.worker;
+        let look = self.look.get_or_insert_with(|| {
+            let (worker, timers) = (Rc::clone(worker), worker.shared.timers.clone());
+            Box::pin(async move {
+                let _ = timers.timeout(pause::LOOK_EVERY, worker.gate.turns()).await;
+            })
+        });
+        ready!(look.as_mut().poll(cx));
+        self.look = None;
+        cx.waker().wake_by_ref();
+        Poll::Ready(())
     }
 
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
@@ -179,6 +209,7 @@ impl ClientSide {
 
     /// Drops the message at the front, which was answered.
     pub(super) fn discard_front(&mut self) {
+        self.collecting.done();
         if let Ok(Some(header)) = header::parse(&self.kept, frontend::body_max) {
             self.discard = header.frame_len();
         }

@@ -108,7 +108,9 @@ impl Relay {
             if self.session.is_settled() {
                 return Poll::Ready(Ok(()));
             }
-            if self.lent.is_some() && self.has_left(&mut left_at, cx) {
+            // A lease waits for no statement of a client that is gone.
+            let is_awaited = self.lent.is_some() || !self.client.leases.is_empty();
+            if is_awaited && self.has_left(&mut left_at, cx) {
                 return Poll::Ready(Err(End::ClientLeft));
             }
             Poll::Pending
@@ -118,7 +120,7 @@ impl Relay {
 
     /// Whether the client has left so long ago that others may have its server connection.
     fn has_left(&mut self, at: &mut Option<Instant>, cx: &mut Context<'_>) -> bool {
-        if self.look_later(cx).is_pending() || !self.client.socket.is_closed_by_peer() {
+        if self.client.poll_closed(cx).is_pending() {
             return false;
         }
         at.get_or_insert_with(Instant::now).elapsed() >= LEFT_MAX
