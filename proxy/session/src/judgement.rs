@@ -380,7 +380,8 @@ pub(super) fn lifetime(verdict: &Analysis) -> Lifetime {
                 variable: FencingVariable::Token,
                 lifetime: Lifetime::Session,
                 ..
-            }
+            } | Control::ResetFencing { .. }
+                | Control::ResetAll
         )
     };
     if verdict.any_control(for_session) {

@@ -339,6 +339,27 @@ fn a_holder_writes_after_what_undid_the_change_without_a_report() {
         let reset = ["RESET ALL", "ROLLBACK", "SET fencing.token = 7"];
         assert!(errors(&wire.run(&statements(&reset))).is_empty());
         wire.ok("INSERT INTO r VALUES (1)");
+        for reset in ["RESET fencing.token", "RESET ALL"] {
+            let mut wire =
+                Wire::login(&stage.proxy.endpoint(), &trusted(&[("fencing.token", "7")]));
+            for sql in [
+                "SET fencing.token = ''",
+                "BEGIN",
+                reset,
+                "INSERT INTO r VALUES (1)",
+                "COMMIT",
+                "INSERT INTO r VALUES (1)",
+            ] {
+                wire.ok(sql);
+            }
+            wire.ok("SET fencing.token = ''");
+            let answer = wire.run(&statements(&[reset, "INSERT INTO r VALUES (1)"]));
+            assert!(
+                errors(&answer).is_empty(),
+                "{pool}: {reset}: {}",
+                pretty(&answer)
+            );
+        }
         // Laid down on one connection, taken again on another.
         let holds = trusted(&[("fencing.token", "7")]);
         let [mut one, mut other] = [0, 1].map(|_| Wire::login(&stage.proxy.endpoint(), &holds));

@@ -180,7 +180,9 @@ impl<'a> Walk<'a> {
             self.state.to_mut().apply(self.fence, accepted, control);
             if self.may_write() {
                 self.could_write = true;
-                self.plan.declares |= control.sets_token();
+                // Also by a RESET, which brings back the token of the connection string.
+                let is_alone = touches && self.statements.len() == 1;
+                self.plan.declares |= control.sets_token() || is_alone;
             }
         }
         if ends_transaction(control) {
