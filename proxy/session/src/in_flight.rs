@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pgpalisade_policies::{AccessShow, Analysis, Control, Statement, WriteReason};
 
 use super::name_change::NameChange;
-use crate::fence::{Leave, NameSpace};
+use crate::fence::{Guard, Leave, NameSpace, TransactionAccess};
 use crate::rejection::Rejection;
 use crate::wire::backend::tag;
 
@@ -105,6 +105,8 @@ pub struct InFlight {
     /// Change of a name on completion.
     pub(crate) name: NameChange,
     pub(crate) leave: Leave,
+    /// The guard before its text.
+    pub(crate) guard: Guard,
     /// Its share of the ledger's counts.
     pub(super) counts: Counts,
 }
@@ -179,6 +181,7 @@ impl InFlight {
             error: None,
             name: NameChange::None,
             leave: Leave::Read,
+            guard: Guard::IN_DOUBT,
             counts: Counts::NONE,
         }
     }
@@ -192,6 +195,15 @@ impl InFlight {
             _ => 0,
         };
         self.verdict.as_ref().map(|verdict| (verdict, at))
+    }
+
+    /// Access mode of the transaction in which the statement runs that the next reply is about.
+    pub(super) fn transaction(&self) -> TransactionAccess {
+        let before = self
+            .position()
+            .and_then(|(verdict, at)| verdict.statements.get(..at));
+        let before = before.unwrap_or_default();
+        before.iter().fold(self.guard, Guard::after).transaction()
     }
 
     /// Whether the next reply is about its last statement.

@@ -223,6 +223,7 @@ impl Session {
         }
         self.client.settles |= plan.settles;
         let read_only = &mut self.server.read_only;
+        let guard = read_only.guard();
         read_only.on_sent(plan.guard, &verdict.statements);
         if plan.changes_names {
             self.server.names.forget_statements();
@@ -239,6 +240,7 @@ impl Session {
         self.server.has_run_more_than_reads |= plan.leave.writes();
         let mut entry = InFlight::client(request, Some(Arc::clone(verdict)));
         entry.leave = plan.leave;
+        entry.guard = guard;
         self.forward(permit, Some(entry))
     }
 

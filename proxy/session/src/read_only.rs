@@ -355,18 +355,19 @@ impl ReadOnlyGuard {
         self.guard = self.guard.of(transaction);
     }
 
-    /// Value that SHOW returns instead of the server's to a client that knows of `told`, if any. Only the proxy's own
-    /// change is hidden.
+    /// Value that SHOW returns in such a transaction instead of the server's to a client that knows of `told`, if any.
+    /// Only the proxy's own change is hidden.
     pub(super) fn shown_for(
         &self,
         show: AccessShow,
+        transaction: TransactionAccess,
         server: Access,
         told: Option<Access>,
     ) -> Option<Access> {
         let is_ours = match show {
             AccessShow::Default => self.is_proxys(),
             AccessShow::Transaction => {
-                self.guard.transaction() == TransactionAccess::Guarded
+                transaction == TransactionAccess::Guarded
                     && self.reported.server == Some(Access::ReadWrite)
             }
         };
@@ -543,7 +544,12 @@ mod tests {
         );
         assert_eq!(guard.tell(MayNotWrite, Some(ReadWrite)), None);
         assert_eq!(
-            guard.shown_for(AccessShow::Default, ReadOnly, Some(ReadWrite)),
+            guard.shown_for(
+                AccessShow::Default,
+                TransactionAccess::Open,
+                ReadOnly,
+                Some(ReadWrite)
+            ),
             Some(ReadWrite)
         );
     }
@@ -633,7 +639,7 @@ mod tests {
     fn only_the_proxy_s_own_doing_is_hidden() {
         let both = [AccessShow::Transaction, AccessShow::Default];
         let shown_as = |guard: &ReadOnlyGuard, server, told: Access| {
-            both.map(|show| guard.shown_for(show, server, Some(told)))
+            both.map(|show| guard.shown_for(show, guard.guard.transaction(), server, Some(told)))
         };
         let check = |guard: &ReadOnlyGuard, expect: [Option<Access>; 2]| {
             assert_eq!(shown_as(guard, ReadOnly, ReadWrite), expect, "{guard:?}");

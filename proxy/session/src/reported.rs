@@ -7,9 +7,11 @@ use pgpalisade_policies::{Access, Leftover};
 use super::Session;
 use super::action::Disposition;
 use super::greeting::is_of_guard;
+use super::in_flight::InFlight;
 use super::read_only::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, WriteAccess, value};
 use super::text_settings::decides_meaning;
 use super::unserved::Block;
+use crate::fence::TransactionAccess;
 use crate::wire::backend::{self, first_column};
 use crate::wire::encode::{self, ParameterStatus};
 
@@ -19,10 +21,13 @@ impl Session {
         let Some(show) = self.server.ledger.shown_access() else {
             return false;
         };
+        let front = self.server.ledger.front();
+        let transaction = front.map_or(TransactionAccess::Open, InFlight::transaction);
         let guard = &self.server.read_only;
+        let told = self.client.told_access;
         let shown = first_column(row)
             .and_then(read_only::parse)
-            .and_then(|server| guard.shown_for(show, server, self.client.told_access));
+            .and_then(|server| guard.shown_for(show, transaction, server, told));
         if let Some(shown) = shown {
             let row = encode::data_row([Some(value(shown))]);
             encode::put(&mut self.output.to_client, &row);

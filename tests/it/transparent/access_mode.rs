@@ -54,6 +54,7 @@ fn show_in_simple_queries() {
         ";; SHOW transaction_read_only; ; SHOW search_path; SHOW transaction_read_only",
         "SELECT 'on' FROM generate_series(1, 3); SHOW transaction_read_only; SELECT 1/0; SHOW transaction_read_only",
         "BEGIN READ ONLY; SHOW transaction_read_only; COMMIT",
+        "BEGIN; SHOW transaction_read_only; COMMIT",
         "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
         "SET default_transaction_read_only = on; RESET ALL; SHOW default_transaction_read_only",
         "DISCARD ALL",
