@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use pgpalisade_authority::Scope;
-use pgpalisade_authority::etcd::{EtcdOpenError, follow_election};
+use pgpalisade_authority::etcd::follow_election;
+use pgpalisade_authority::{OpenError, Scope};
 use pgpalisade_elect::FollowedLease;
 use pgpalisade_fence::{Fence, Purpose, Terms};
 use pgpalisade_policies::{ElectedScope, Mode};
@@ -22,7 +22,7 @@ use crate::config::{AuthorityLocation, TokenSource};
 pub(crate) fn source(
     source: &TokenSource,
     authority: &AuthorityLocation,
-) -> Result<Source, EtcdOpenError> {
+) -> Result<Source, OpenError> {
     Ok(match (source, authority) {
         (TokenSource::Etcd { key, identity }, AuthorityLocation::Etcd(options)) => {
             Source::Election(follow_election(options, key, identity)?)

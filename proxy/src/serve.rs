@@ -5,7 +5,7 @@ use std::iter::zip;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pgpalisade_authority::Authority;
+use pgpalisade_authority::{Authority, OpenError};
 use pgpalisade_fence::Fence;
 use pgpalisade_policies::Mode;
 use pgpalisade_rejection_log::RejectionLog;
@@ -29,14 +29,14 @@ use crate::http::{HttpError, HttpListener, HttpServer};
 use crate::in_force::InForce;
 use crate::policy_file::Loaded;
 use crate::reload::Reload;
-use crate::store::{self, OpenStore, StoreError};
+use crate::store::{self, OpenStore};
 
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServeError {
     #[error("cannot open the token authority: {0}")]
-    Authority(#[from] StoreError),
+    Authority(#[from] OpenError),
     #[error(transparent)]
     Takeover(#[from] StartError),
     #[error("cannot listen on {address}: {source}")]
@@ -49,7 +49,7 @@ pub(crate) enum ServeError {
     #[error(transparent)]
     Http(#[from] HttpError),
     #[error("cannot follow the election of a listener: {0}")]
-    Election(#[from] pgpalisade_authority::etcd::EtcdOpenError),
+    Election(OpenError),
     #[error("the policy names an invalid scope: {0}")]
     Scope(#[from] pgpalisade_authority::ScopeError),
 }
@@ -207,7 +207,8 @@ fn grants(
         let leadership = match leaderships.find(&listener.scope) {
             Some(known) => Arc::clone(known),
             None => {
-                let source = elections::source(&listener.source, &config.takeover.authority)?;
+                let source = elections::source(&listener.source, &config.takeover.authority);
+                let source = source.map_err(ServeError::Election)?;
                 leaderships.add(listener.scope.clone(), source, listener.on_loss.clone())
             }
         };

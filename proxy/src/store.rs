@@ -4,31 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pgpalisade_authority::{Authority, Embedded, Etcd, Postgres, embedded, etcd, postgres};
+use pgpalisade_authority::{Authority, Embedded, Etcd, OpenError, Postgres, embedded};
 use pgpalisade_takeover::StoreLock;
 
 use crate::config::AuthorityLocation;
-
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum StoreError {
-    #[error(transparent)]
-    Embedded(#[from] embedded::EmbeddedOpenError),
-    #[error(transparent)]
-    Etcd(#[from] etcd::EtcdOpenError),
-    #[error(transparent)]
-    Postgres(#[from] postgres::PostgresOpenError),
-}
-
-impl StoreError {
-    /// Whether another process has it open: an embedded store whose proxy runs.
-    #[must_use]
-    pub(crate) const fn is_in_use(&self) -> bool {
-        matches!(
-            self,
-            Self::Embedded(embedded::EmbeddedOpenError::Locked { .. })
-        )
-    }
-}
 
 pub(crate) struct OpenStore {
     pub authority: Arc<dyn Authority>,
@@ -46,7 +25,7 @@ const RELEASED_WITHIN: Duration = Duration::from_secs(1);
 pub(crate) async fn open(
     location: &AuthorityLocation,
     timeout: Duration,
-) -> Result<OpenStore, StoreError> {
+) -> Result<OpenStore, OpenError> {
     Ok(match location {
         AuthorityLocation::Embedded(directory) => OpenStore {
             authority: Arc::new(open_embedded(directory).await?),
@@ -67,19 +46,17 @@ pub(crate) async fn open(
 }
 
 /// Checks that an embedded store could be opened, except that it may be in use.
-pub(crate) fn look(directory: &Path) -> Result<(), StoreError> {
+pub(crate) fn look(directory: &Path) -> Result<(), OpenError> {
     embedded::try_open(directory)?;
-    embedded::read(directory).map(drop).map_err(Into::into)
+    embedded::read(directory).map(drop)
 }
 
 /// Retries, because another process may have it open for a moment to read it, or to end.
-async fn open_embedded(directory: &Path) -> Result<Embedded, embedded::EmbeddedOpenError> {
+async fn open_embedded(directory: &Path) -> Result<Embedded, OpenError> {
     let begun = Instant::now();
     loop {
         match Embedded::open(directory) {
-            Err(embedded::EmbeddedOpenError::Locked { .. })
-                if begun.elapsed() < RELEASED_WITHIN =>
-            {
+            Err(OpenError::InUse(_)) if begun.elapsed() < RELEASED_WITHIN => {
                 tokio::time::sleep(RELEASED_WITHIN / 50).await;
             }
             opened => return opened,
@@ -97,7 +74,7 @@ mod tests {
         let path = dir.path().join("store");
         let other = Embedded::open(&path).unwrap();
         let refused = open_embedded(&path).await.unwrap_err();
-        assert!(StoreError::from(refused).is_in_use());
+        assert!(matches!(refused, OpenError::InUse(_)));
         let lets_go = async {
             tokio::time::sleep(RELEASED_WITHIN / 10).await;
             drop(other);

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use pgpalisade_authority::etcd::{EtcdOpenError, MemberRole, Options};
+use pgpalisade_authority::etcd::{MemberRole, Options};
 use pgpalisade_authority::{Authority, AuthorityError, Etcd};
 use pgpalisade_test_servers::etcd::{self, Setup, TlsFiles};
 use pgpalisade_test_servers::machine;
@@ -15,12 +15,14 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 
 use crate::stage::{CLUSTER, connect, connect_to, declare, scope, timed};
 
+const UNREACHABLE: &str = "etcd does not answer: ";
+
 /// Comes within 6 s.
-async fn open_error(text: &str) -> EtcdOpenError {
+async fn open_error(text: &str) -> String {
     let options: Options = text.parse().unwrap();
     let (opened, took) = timed(text, Etcd::connect(options)).await;
     assert!(took < Duration::from_secs(6), "{took:?}");
-    let error = opened.expect_err("must not open");
+    let error = opened.expect_err("must not open").to_string();
     println!("{error}");
     error
 }
@@ -30,12 +32,11 @@ async fn nobody_listens() {
     let (a, b) = (machine::free_port(), machine::free_port());
     let text = format!("http://127.0.0.1:{a},http://127.0.0.1:{b}");
     let error = open_error(&text).await;
-    assert!(matches!(error, EtcdOpenError::Unreachable(_)), "{error:?}");
-    let text = error.to_string();
+    assert_says(&error, UNREACHABLE);
     for port in [a, b] {
-        assert!(text.contains(&port.to_string()), "{text}");
+        assert_says(&error, &port.to_string());
     }
-    assert!(text.contains("Connection refused"), "{text}");
+    assert_says(&error, "Connection refused");
 }
 
 #[tokio::test]
@@ -44,7 +45,7 @@ async fn somebody_else_listens() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
     let error = open_error(&url).await;
-    assert!(matches!(error, EtcdOpenError::Unreachable(_)), "{error:?}");
+    assert_says(&error, UNREACHABLE);
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", other.local_addr().unwrap());
     std::thread::spawn(move || {
@@ -55,11 +56,8 @@ async fn somebody_else_listens() {
         }
     });
     let error = open_error(&url).await;
-    let is_said = matches!(
-        error,
-        EtcdOpenError::Unreachable(_) | EtcdOpenError::Foreign(_)
-    );
-    assert!(is_said, "{error:?}");
+    let is_said = error.contains(UNREACHABLE) || error.contains("this is not etcd 3.4 or later");
+    assert!(is_said, "{error}");
 }
 
 #[tokio::test]
@@ -68,13 +66,13 @@ async fn another_format_and_damage() {
     let text = etcd.urls().join(",");
     etcd.ctl(&["put", "/pgpalisade/identity", r#"{"format":4,"more":true}"#]);
     let error = open_error(&text).await;
-    assert!(
-        matches!(&error, EtcdOpenError::OtherFormat { found: 4, .. }),
-        "{error:?}"
-    );
+    assert_says(&error, "the store at /pgpalisade/ has format 4,");
     etcd.ctl(&["put", "/pgpalisade/identity", "?"]);
     let error = open_error(&text).await;
-    assert!(matches!(&error, EtcdOpenError::Damaged { .. }), "{error:?}");
+    assert_says(
+        &error,
+        "choose another prefix, or restore it from a snapshot",
+    );
     let other = connect_to(&format!("etcd:{text}?prefix=/other")).await;
     other.enrol(CLUSTER).await.unwrap();
     let keys = etcd.ctl(&["get", "/other/", "--prefix", "--keys-only"]);
@@ -104,8 +102,8 @@ async fn users_and_passwords() {
         (format!("http://{address}"), "@"),
     ] {
         let error = open_error(&text).await;
-        assert!(matches!(error, EtcdOpenError::Denied { .. }), "{error:?}");
-        assert!(!format!("{error} {error:?}").contains(secret), "{error}");
+        assert_says(&error, "etcd refuses: ");
+        assert!(!error.contains(secret), "{error}");
     }
     let store = connect_to(&etcd.authority_with_login()).await;
     store.enrol(CLUSTER).await.unwrap();
@@ -223,23 +221,23 @@ async fn tls() {
     declare(&store, &scope("tls"), 1, 1).await.unwrap();
     assert!(store.endpoints().await[0].state.is_ok());
     let error = open_error(&text(&other.ca, &good)).await;
-    assert!(error.to_string().contains("certificate"), "{error}");
+    assert_says(&error, "certificate");
     for wrong in [
         text(&good.ca, &other),
         format!("{url}?ca={}", good.ca.display()),
     ] {
         let error = open_error(&wrong).await;
-        assert!(matches!(error, EtcdOpenError::Unreachable(_)), "{error:?}");
+        assert_says(&error, UNREACHABLE);
     }
     let plain = url.replace("https", "http");
     let error = open_error(&plain).await;
-    assert!(matches!(error, EtcdOpenError::Unreachable(_)), "{error:?}");
+    assert_says(&error, UNREACHABLE);
     let missing = dir.path().join("missing.pem");
     let error = open_error(&text(&missing, &good)).await;
-    assert!(error.to_string().contains("missing.pem"), "{error}");
+    assert_says(&error, "missing.pem");
     std::fs::write(&missing, "no PEM").unwrap();
     let error = open_error(&text(&missing, &good)).await;
-    assert!(matches!(error, EtcdOpenError::File { .. }), "{error:?}");
+    assert_says(&error, "is not PEM");
 }
 
 #[tokio::test]

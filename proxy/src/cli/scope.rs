@@ -4,7 +4,7 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
-use pgpalisade_authority::{Mark, Scope, Token};
+use pgpalisade_authority::{Mark, OpenError, Scope, Token};
 use pgpalisade_fence::rejection::utc;
 use pgpalisade_takeover::{RepairError, RepairOptions, RepairReport, ScopeRepair, Work};
 use serde::Serialize;
@@ -12,9 +12,8 @@ use serde::Serialize;
 use super::settings::Settings;
 use super::text::{counted, plain, print_json_line};
 use super::{Failure, configuration, failed, leaders_scope, operator, run_to_end, tell};
-use crate::config::{AuthorityLocation, Config};
-use crate::logging;
-use crate::store::{self, StoreError};
+use crate::config::Config;
+use crate::{logging, store};
 
 /// Ample for a healthy cluster to end its sessions.
 const WITHIN: Duration = Duration::from_secs(60);
@@ -65,7 +64,7 @@ enum NotDone {
     #[error("nothing was changed")]
     Declined,
     #[error("{0}; stop the proxy first, and start it again afterwards")]
-    InUse(StoreError),
+    InUse(String),
 }
 
 /// The result, for machines. One line on stdout.
@@ -97,9 +96,9 @@ pub(super) fn run(args: &ScopeArgs) -> Result<(), Failure> {
 
 async fn repair(config: &Config, args: &RepairArgs) -> Result<(), Failure> {
     let opened = store::open(&config.takeover.authority, config.takeover.timeout).await;
-    let store = opened.map_err(|error| match config.takeover.authority {
-        AuthorityLocation::Embedded(_) if error.is_in_use() => failed(NotDone::InUse(error)),
-        _ => failed(error),
+    let store = opened.map_err(|error| match error {
+        OpenError::InUse(why) => failed(NotDone::InUse(why)),
+        error => failed(error),
     })?;
     let options = RepairOptions {
         control: config.control.expose().clone(),

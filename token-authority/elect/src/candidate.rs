@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use pgpalisade_authority::Token;
-use pgpalisade_authority::etcd::EtcdOpenError;
+use pgpalisade_authority::{OpenError, Token};
 use pgpalisade_tls::ConnectError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     #[error(transparent)]
-    Etcd(#[from] EtcdOpenError),
+    Etcd(#[from] OpenError),
     #[error("Kubernetes: {0}")]
     Kubernetes(String),
     #[error("the session through the proxy: {0}")]

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use pgpalisade_authority::Token;
-use pgpalisade_authority::etcd::{CandidateStatus, ElectionCandidate, EtcdOpenError, Options};
+use pgpalisade_authority::etcd::{CandidateStatus, ElectionCandidate, Options};
+use pgpalisade_authority::{OpenError, Token};
 use tokio::time::{sleep, timeout, timeout_at};
 
 use crate::candidate::{Candidate, LockError, Patience};
@@ -29,7 +29,7 @@ impl EtcdCandidate {
         options: &Options,
         key: &str,
         ttl: Duration,
-    ) -> Result<Self, EtcdOpenError> {
+    ) -> Result<Self, OpenError> {
         let lease = Lease::new(ttl);
         let candidate = ElectionCandidate::register(options, key, ttl).await?;
         Ok(Self { candidate, lease })

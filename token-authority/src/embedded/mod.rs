@@ -16,7 +16,6 @@ use std::thread::JoinHandle;
 use async_trait::async_trait;
 use tokio::sync::mpsc;
 
-pub use open::EmbeddedOpenError;
 pub use read::{Found, read, try_open};
 
 use crate::leases::Leases;
@@ -24,7 +23,7 @@ use crate::rule::Records as _;
 use crate::watchers::Watchers;
 use crate::{
     Answer, Authority, AuthorityError, AuthorityId, Backend, Change, Cluster, Declaration,
-    DeclareOutcome, Declared, Drained, Enrolled, LeaseId, LeaseStep, Leased, Mark, Rank,
+    DeclareOutcome, Declared, Drained, Enrolled, LeaseId, LeaseStep, Leased, Mark, OpenError, Rank,
     Registered, RepairRequest, Repaired, Scope, TakeoverRecord, Watch, now_us,
 };
 use fault::StepError;
@@ -54,14 +53,16 @@ impl Embedded {
     ///
     /// Blocks while it reads the disk. Errors: missing rights, a directory writable by every user, and a file that is
     /// open in another process, damaged, or written by a newer version.
-    pub fn open(dir: &Path) -> Result<Self, EmbeddedOpenError> {
+    pub fn open(dir: &Path) -> Result<Self, OpenError> {
         let store = open::open(dir)?;
         let identity = store.identity();
         let (jobs, queue) = mpsc::channel(QUEUE);
         let thread = std::thread::Builder::new()
             .name("authority".into())
             .spawn(move || worker::run(store, queue))
-            .map_err(EmbeddedOpenError::Thread)?;
+            .map_err(|error| {
+                OpenError::Unusable(format!("cannot start the authority's thread: {error}"))
+            })?;
         Ok(Self {
             inner: Arc::new(Inner {
                 identity,

@@ -1,5 +1,6 @@
 //! Opens the file of the embedded store, and runs transactions on it.
 
+use std::fmt::Display;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -10,7 +11,7 @@ use redb::{Database, DatabaseError, ReadableTable, StorageError};
 
 use super::fault::StepError;
 use super::tables::{FORMAT, FORMAT_KEY, META, StoreTables};
-use crate::{AuthorityError, AuthorityId};
+use crate::{AuthorityError, AuthorityId, OpenError};
 
 pub(super) const FILE: &str = "authority.redb";
 pub(super) const EMPTY: &str = "it is empty";
@@ -19,73 +20,13 @@ const NEW_FILE: &str = "authority.redb.new";
 /// Enough for thousands of scopes and sessions.
 pub(super) const CACHE_BYTES: usize = 8 * 1024 * 1024;
 
-/// Reason why the store cannot be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum EmbeddedOpenError {
-    /// A file or directory cannot be created, read or written.
-    #[error("{path}: {source}", path = path.display())]
-    Io {
-        /// The file or directory.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
-    /// The directory does not exist, and this user cannot create it.
-    #[error("the directory {path} does not exist, and this user cannot create it: {source}", path = path.display())]
-    NoDirectory {
-        /// The directory.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
-    /// Every user of this machine could forge marks.
-    #[error(
-        "every user can write to the authority's directory {path} (mode {mode:03o}); run: chmod 700 {path}",
-        path = path.display()
-    )]
-    Exposed {
-        /// The directory.
-        path: PathBuf,
-        /// Its permission bits.
-        mode: u32,
-    },
-    /// Another process has the file open.
-    #[error("the authority in {dir} is in use by another process; an embedded authority serves one \
-             proxy only", dir = dir.display())]
-    Locked {
-        /// The directory.
-        dir: PathBuf,
-    },
-    /// Another version of this program wrote the file.
-    #[error("the authority in {dir} has format {found}, and this version uses {FORMAT}; \
-             use the version of pgpalisade that wrote it", dir = dir.display())]
-    OtherFormat {
-        /// The directory.
-        dir: PathBuf,
-        /// The format in the file.
-        found: String,
-    },
-    /// The file is not a store of pgpalisade, or is damaged.
-    #[error("{path} is damaged or not a store of pgpalisade: {why}; stop the proxy, move the file away and run \
-             \"pgpalisade recover\"", path = path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// Description of the damage.
-        why: String,
-    },
-    /// The operating system cannot create a thread.
-    #[error("cannot start the authority's thread: {0}")]
-    Thread(#[source] io::Error),
-}
-
-impl EmbeddedOpenError {
-    pub(super) fn damaged(path: &Path, why: impl ToString) -> Self {
-        Self::Damaged {
-            path: path.to_owned(),
-            why: why.to_string(),
-        }
-    }
+/// The file is not a store of pgpalisade, or is damaged.
+pub(super) fn damaged(path: &Path, why: impl Display) -> OpenError {
+    let path = path.display();
+    OpenError::Unusable(format!(
+        "{path} is damaged or not a store of pgpalisade: {why}; stop the proxy, move the file away and run \
+         \"pgpalisade recover\""
+    ))
 }
 
 pub(super) struct StoreFile {
@@ -97,7 +38,7 @@ pub(super) struct StoreFile {
     database: Option<Database>,
 }
 
-pub(super) fn open(dir: &Path) -> Result<StoreFile, EmbeddedOpenError> {
+pub(super) fn open(dir: &Path) -> Result<StoreFile, OpenError> {
     prepare_directory(dir)?;
     let path = dir.join(FILE);
     if !path.try_exists().map_err(io_error(&path))? {
@@ -117,7 +58,7 @@ fn file_id(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-fn prepare_directory(dir: &Path) -> Result<(), EmbeddedOpenError> {
+fn prepare_directory(dir: &Path) -> Result<(), OpenError> {
     if !dir.try_exists().map_err(io_error(dir))? {
         fs::DirBuilder::new()
             .recursive(true)
@@ -128,25 +69,30 @@ fn prepare_directory(dir: &Path) -> Result<(), EmbeddedOpenError> {
     check_mode(dir, &fs::metadata(dir).map_err(io_error(dir))?)
 }
 
-pub(super) fn no_directory(dir: &Path) -> impl FnOnce(io::Error) -> EmbeddedOpenError {
-    let path = dir.to_owned();
-    move |source| EmbeddedOpenError::NoDirectory { path, source }
+pub(super) fn no_directory(dir: &Path) -> impl FnOnce(io::Error) -> OpenError {
+    move |error| {
+        OpenError::Unusable(format!(
+            "the directory {} does not exist, and this user cannot create it: {error}",
+            dir.display()
+        ))
+    }
 }
 
-pub(super) fn check_mode(dir: &Path, metadata: &Metadata) -> Result<(), EmbeddedOpenError> {
+pub(super) fn check_mode(dir: &Path, metadata: &Metadata) -> Result<(), OpenError> {
     let mode = metadata.mode() & 0o7777;
     if mode & 0o002 != 0 {
-        return Err(EmbeddedOpenError::Exposed {
-            path: dir.to_owned(),
-            mode,
-        });
+        // Every user of this machine could forge marks.
+        let path = dir.display();
+        return Err(OpenError::Unusable(format!(
+            "every user can write to the authority's directory {path} (mode {mode:03o}); run: chmod 700 {path}"
+        )));
     }
     Ok(())
 }
 
 /// Creates a file under another name and links it to the final name once complete. So an empty file, or one without
 /// its identity, is damaged, never half-created.
-pub(super) fn create(dir: &Path) -> Result<(), EmbeddedOpenError> {
+pub(super) fn create(dir: &Path) -> Result<(), OpenError> {
     let (new, path) = (dir.join(NEW_FILE), dir.join(FILE));
     let file = OpenOptions::new()
         .read(true)
@@ -157,7 +103,7 @@ pub(super) fn create(dir: &Path) -> Result<(), EmbeddedOpenError> {
         .open(&new)
         .map_err(io_error(&new))?;
     let database = open_database(dir, &new, file)?;
-    initialise(&database).map_err(|fault| EmbeddedOpenError::damaged(&new, fault))?;
+    initialise(&database).map_err(|fault| damaged(&new, fault))?;
     drop(database);
     match fs::hard_link(&new, &path) {
         Ok(()) => {}
@@ -190,7 +136,7 @@ fn initialise(database: &Database) -> Result<(), StepError> {
     Ok(())
 }
 
-fn open_existing(dir: &Path) -> Result<(Database, AuthorityId, (u64, u64)), EmbeddedOpenError> {
+fn open_existing(dir: &Path) -> Result<(Database, AuthorityId, (u64, u64)), OpenError> {
     let path = dir.join(FILE);
     let file = OpenOptions::new()
         .read(true)
@@ -199,11 +145,11 @@ fn open_existing(dir: &Path) -> Result<(Database, AuthorityId, (u64, u64)), Embe
         .map_err(io_error(&path))?;
     let metadata = file.metadata().map_err(io_error(&path))?;
     if metadata.len() == 0 {
-        return Err(EmbeddedOpenError::damaged(&path, EMPTY));
+        return Err(damaged(&path, EMPTY));
     }
     let database = open_database(dir, &path, file)?;
     let checked = caught(|| check_meta(dir, &path, &database));
-    let identity = checked.map_err(|why| EmbeddedOpenError::damaged(&path, why))??;
+    let identity = checked.map_err(|why| damaged(&path, why))??;
     Ok((database, identity, file_id(&metadata)))
 }
 
@@ -212,38 +158,36 @@ pub(super) fn check_meta(
     dir: &Path,
     path: &Path,
     database: &Database,
-) -> Result<AuthorityId, EmbeddedOpenError> {
-    let damaged = |fault| EmbeddedOpenError::damaged(path, fault);
-    let (format, identity) = read_meta(database).map_err(damaged)?;
+) -> Result<AuthorityId, OpenError> {
+    let (format, identity) = read_meta(database).map_err(|fault| damaged(path, fault))?;
     match format.parse::<u32>() {
         Ok(FORMAT) => Ok(identity),
-        Ok(_) => Err(EmbeddedOpenError::OtherFormat {
-            dir: dir.to_owned(),
-            found: format,
-        }),
-        Err(_) => {
-            let why = format!("its format is {format:?}");
-            Err(EmbeddedOpenError::damaged(path, why))
-        }
+        Ok(_) => Err(OpenError::Unusable(format!(
+            "the authority in {} has format {format}, and this version uses {FORMAT}; use the version of pgpalisade \
+             that wrote it",
+            dir.display()
+        ))),
+        Err(_) => Err(damaged(path, format!("its format is {format:?}"))),
     }
 }
 
-fn open_database(dir: &Path, path: &Path, file: File) -> Result<Database, EmbeddedOpenError> {
+fn open_database(dir: &Path, path: &Path, file: File) -> Result<Database, OpenError> {
     let mut builder = Database::builder();
     builder.set_cache_size(CACHE_BYTES);
     match caught(|| builder.create_file(file)) {
         Ok(Ok(database)) => Ok(database),
-        Ok(Err(DatabaseError::DatabaseAlreadyOpen)) => Err(EmbeddedOpenError::Locked {
-            dir: dir.to_owned(),
-        }),
+        Ok(Err(DatabaseError::DatabaseAlreadyOpen)) => Err(OpenError::InUse(format!(
+            "the authority in {} is in use by another process; an embedded authority serves one proxy only",
+            dir.display()
+        ))),
         Ok(Err(DatabaseError::Storage(StorageError::Io(source)))) if is_environment(&source) => {
-            Err(EmbeddedOpenError::Io {
+            Err(OpenError::Io {
                 path: path.to_owned(),
                 source,
             })
         }
-        Ok(Err(error)) => Err(EmbeddedOpenError::damaged(path, error)),
-        Err(why) => Err(EmbeddedOpenError::damaged(path, why)),
+        Ok(Err(error)) => Err(damaged(path, error)),
+        Err(why) => Err(damaged(path, why)),
     }
 }
 
@@ -358,9 +302,9 @@ fn commit(
     Ok(())
 }
 
-pub(super) fn io_error(path: &Path) -> impl FnOnce(io::Error) -> EmbeddedOpenError + use<> {
+pub(super) fn io_error(path: &Path) -> impl FnOnce(io::Error) -> OpenError + use<> {
     let path = path.to_owned();
-    |source| EmbeddedOpenError::Io { path, source }
+    |source| OpenError::Io { path, source }
 }
 
 /// Runs a call of redb, which checks what it reads but can still panic on damaged data. The error is the panic's text.

@@ -11,12 +11,12 @@ use redb::{Database, StorageBackend};
 
 use super::fault::StepError;
 use super::open::{
-    CACHE_BYTES, EMPTY, EmbeddedOpenError, FILE, caught, check_meta, check_mode, create, io_error,
+    CACHE_BYTES, EMPTY, FILE, caught, check_meta, check_mode, create, damaged, io_error,
     no_directory,
 };
 use super::tables::StoreTables;
 use crate::rule::Records as _;
-use crate::{AuthorityId, Contents};
+use crate::{AuthorityId, Contents, OpenError};
 
 /// Limit for files to read: a larger file is not one of ours, and the copy must fit into memory.
 const FILE_MAX: u64 = 1 << 30;
@@ -39,7 +39,7 @@ pub enum Found {
 /// # Errors
 ///
 /// As [`super::Embedded::open`]; a missing store or one in use is no error.
-pub fn read(dir: &Path) -> Result<Found, EmbeddedOpenError> {
+pub fn read(dir: &Path) -> Result<Found, OpenError> {
     let path = dir.join(FILE);
     let mut file = match File::open(&path) {
         Ok(file) => file,
@@ -56,10 +56,9 @@ pub fn read(dir: &Path) -> Result<Found, EmbeddedOpenError> {
     let bytes = copy(&mut file).map_err(io_error(&path))?;
     drop(file);
     if bytes.is_empty() {
-        return Err(EmbeddedOpenError::damaged(&path, EMPTY));
+        return Err(damaged(&path, EMPTY));
     }
-    caught(|| look(dir, &path, &bytes))
-        .unwrap_or_else(|why| Err(EmbeddedOpenError::damaged(&path, why)))
+    caught(|| look(dir, &path, &bytes)).unwrap_or_else(|why| Err(damaged(&path, why)))
 }
 
 /// Checks that this process may open or create the store in `dir`, as [`super::Embedded::open`] would. A missing
@@ -68,7 +67,7 @@ pub fn read(dir: &Path) -> Result<Found, EmbeddedOpenError> {
 /// # Errors
 ///
 /// As [`super::Embedded::open`], except for the content of the file; [`read()`] checks that.
-pub fn try_open(dir: &Path) -> Result<(), EmbeddedOpenError> {
+pub fn try_open(dir: &Path) -> Result<(), OpenError> {
     let path = dir.join(FILE);
     if path.try_exists().map_err(io_error(&path))? {
         check_mode(dir, &fs::metadata(dir).map_err(io_error(dir))?)?;
@@ -94,7 +93,7 @@ pub fn try_open(dir: &Path) -> Result<(), EmbeddedOpenError> {
     fs::remove_dir_all(&scratch).map_err(io_error(&scratch))?;
     made.map_err(|error| match error {
         // The user does not know the scratch directory.
-        EmbeddedOpenError::Io { source, .. } => io_error(dir)(source),
+        OpenError::Io { source, .. } => io_error(dir)(source),
         other => other,
     })
 }
@@ -110,19 +109,19 @@ fn copy(file: &mut File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn look(dir: &Path, path: &Path, bytes: &[u8]) -> Result<Found, EmbeddedOpenError> {
+fn look(dir: &Path, path: &Path, bytes: &[u8]) -> Result<Found, OpenError> {
     let memory = InMemoryBackend::new();
     let copied = memory.set_len(bytes.len() as u64);
     let copied = copied.and_then(|()| memory.write(0, bytes));
-    copied.map_err(|error| EmbeddedOpenError::damaged(path, error))?;
+    copied.map_err(|error| damaged(path, error))?;
     let database = Database::builder()
         .set_cache_size(CACHE_BYTES)
         .create_with_backend(memory)
-        .map_err(|error| EmbeddedOpenError::damaged(path, error))?;
+        .map_err(|error| damaged(path, error))?;
     let identity = check_meta(dir, path, &database)?;
     contents(&database, identity)
         .map(Found::Contents)
-        .map_err(|fault| EmbeddedOpenError::damaged(path, fault))
+        .map_err(|fault| damaged(path, fault))
 }
 
 fn contents(database: &Database, identity: AuthorityId) -> Result<Contents, StepError> {

@@ -9,14 +9,12 @@ use std::time::Duration;
 pub use options::{DEFAULT_PREFIX, Options, OptionsError};
 pub use reported::{CandidateStatus, Endpoint, Member, MemberRole};
 
-use crate::{Answer, Authority, Election, Leased, Token};
+use crate::{Answer, Authority, Election, Leased, OpenError, Token};
 
-/// This build cannot connect to etcd.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "this pgpalisade was built without etcd; build it with the feature \"etcd\", which is on by default"
-)]
-pub struct EtcdOpenError;
+fn absent<T>() -> Result<T, OpenError> {
+    let why = "this pgpalisade was built without etcd; build it with the feature \"etcd\", which is on by default";
+    Err(OpenError::Unusable(why.to_owned()))
+}
 
 /// A store that cannot be opened, so there is none.
 #[derive(Debug, Clone, Copy)]
@@ -24,13 +22,13 @@ pub enum Etcd {}
 
 impl Etcd {
     /// Always fails.
-    pub async fn open(_: Options) -> Result<Arc<dyn Authority>, EtcdOpenError> {
-        Err(EtcdOpenError)
+    pub async fn open(_: Options) -> Result<Arc<dyn Authority>, OpenError> {
+        absent()
     }
 
     /// Always fails.
-    pub async fn find(_: Options) -> Result<Option<Self>, EtcdOpenError> {
-        Err(EtcdOpenError)
+    pub async fn find(_: Options) -> Result<Option<Self>, OpenError> {
+        absent()
     }
 
     /// Never called.
@@ -55,37 +53,37 @@ pub enum ElectionCandidate {}
 
 impl ElectionCandidate {
     /// Always fails.
-    pub async fn register(_: &Options, _: &str, _: Duration) -> Result<Self, EtcdOpenError> {
-        Err(EtcdOpenError)
+    pub async fn register(_: &Options, _: &str, _: Duration) -> Result<Self, OpenError> {
+        absent()
     }
 
     /// Never called.
-    pub async fn join(&self, _: &str) -> Result<Token, EtcdOpenError> {
+    pub async fn join(&self, _: &str) -> Result<Token, OpenError> {
         match *self {}
     }
 
     /// Never called.
-    pub async fn join_alone(&self, _: &str) -> Result<Option<Token>, EtcdOpenError> {
+    pub async fn join_alone(&self, _: &str) -> Result<Option<Token>, OpenError> {
         match *self {}
     }
 
     /// Never called.
-    pub async fn status(&self) -> Result<CandidateStatus, EtcdOpenError> {
+    pub async fn status(&self) -> Result<CandidateStatus, OpenError> {
         match *self {}
     }
 
     /// Never called.
-    pub async fn renew(&self) -> Result<Leased, EtcdOpenError> {
+    pub async fn renew(&self) -> Result<Leased, OpenError> {
         match *self {}
     }
 
     /// Never called.
-    pub async fn resign(&self) -> Result<(), EtcdOpenError> {
+    pub async fn resign(&self) -> Result<(), OpenError> {
         match *self {}
     }
 }
 
 /// Always fails.
-pub fn follow_election(_: &Options, _: &str, _: &str) -> Result<Box<dyn Election>, EtcdOpenError> {
-    Err(EtcdOpenError)
+pub fn follow_election(_: &Options, _: &str, _: &str) -> Result<Box<dyn Election>, OpenError> {
+    absent()
 }

@@ -17,11 +17,10 @@ use super::connect::client_options;
 use super::fault::EtcdFault;
 use super::lease;
 use super::members::Members;
-use super::open::EtcdOpenError;
 use super::options::Options;
 use super::reported::CandidateStatus;
 use super::store::found;
-use crate::{Election, Leased, Mandate, Standing, Token, is_named};
+use crate::{Election, Leased, Mandate, OpenError, Standing, Token, is_named};
 
 /// Time between two looks at a followed election.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -49,8 +48,8 @@ impl ElectionCandidate {
         options: &Options,
         election: &str,
         ttl: Duration,
-    ) -> Result<Self, EtcdOpenError> {
-        client_options(options).map_err(EtcdOpenError::File)?;
+    ) -> Result<Self, OpenError> {
+        client_options(options).map_err(OpenError::Unusable)?;
         let members = Members::new(options);
         let granted = lease::grant(&members, ttl).await;
         let lease = granted.map_err(|fault| fault.explain(election))?;
@@ -66,7 +65,7 @@ impl ElectionCandidate {
     /// # Errors
     ///
     /// etcd does not answer, refuses, or has ended the lease.
-    pub async fn join(&self, about: &str) -> Result<Token, EtcdOpenError> {
+    pub async fn join(&self, about: &str) -> Result<Token, OpenError> {
         let absent = Compare::version(self.key(), CompareOp::Equal, 0);
         let joined = self.put(about, absent).await?;
         joined.ok_or_else(|| self.explain(EtcdFault::damaged("its key is gone")))
@@ -77,14 +76,14 @@ impl ElectionCandidate {
     /// # Errors
     ///
     /// Those of [`Self::join`].
-    pub async fn join_alone(&self, about: &str) -> Result<Option<Token>, EtcdOpenError> {
+    pub async fn join_alone(&self, about: &str) -> Result<Option<Token>, OpenError> {
         // Compared with every key of the queue: true if there is none.
         let line = Compare::create_revision(format!("{}/", self.election), CompareOp::Equal, 0);
         self.put(about, line.with_prefix()).await
     }
 
     /// Puts the key on this condition. `None`: the key is missing.
-    async fn put(&self, about: &str, condition: Compare) -> Result<Option<Token>, EtcdOpenError> {
+    async fn put(&self, about: &str, condition: Compare) -> Result<Option<Token>, OpenError> {
         let key = self.key();
         let options = PutOptions::new().with_lease(self.lease);
         let txn = Txn::new()
@@ -112,7 +111,7 @@ impl ElectionCandidate {
     /// # Errors
     ///
     /// etcd does not answer, or refuses.
-    pub async fn status(&self) -> Result<CandidateStatus, EtcdOpenError> {
+    pub async fn status(&self) -> Result<CandidateStatus, OpenError> {
         let own = GetOptions::new().with_keys_only();
         let looks = vec![TxnOp::get(self.key(), Some(own)), first_of(&self.election)];
         let txn = Txn::new().and_then(looks);
@@ -131,7 +130,7 @@ impl ElectionCandidate {
     /// # Errors
     ///
     /// etcd does not answer, or refuses. Then the lease may or may not be alive.
-    pub async fn renew(&self) -> Result<Leased, EtcdOpenError> {
+    pub async fn renew(&self) -> Result<Leased, OpenError> {
         let renewed = lease::keep_alive(&self.members, self.lease).await;
         renewed.map_err(|fault| self.explain(fault))
     }
@@ -141,7 +140,7 @@ impl ElectionCandidate {
     /// # Errors
     ///
     /// etcd does not answer, or refuses. Then the lease expires.
-    pub async fn resign(&self) -> Result<(), EtcdOpenError> {
+    pub async fn resign(&self) -> Result<(), OpenError> {
         let revoked = lease::revoke(&self.members, self.lease).await;
         revoked.map_err(|fault| self.explain(fault))
     }
@@ -151,7 +150,7 @@ impl ElectionCandidate {
         format!("{}/{:x}", self.election, self.lease)
     }
 
-    fn explain(&self, fault: EtcdFault) -> EtcdOpenError {
+    fn explain(&self, fault: EtcdFault) -> OpenError {
         fault.explain(&self.election)
     }
 }
@@ -166,8 +165,8 @@ pub fn follow_election(
     options: &Options,
     election: &str,
     identity: &str,
-) -> Result<Box<dyn Election>, EtcdOpenError> {
-    client_options(options).map_err(EtcdOpenError::File)?;
+) -> Result<Box<dyn Election>, OpenError> {
+    client_options(options).map_err(OpenError::Unusable)?;
     Ok(Box::new(FollowedElection {
         members: Members::new(options),
         election: election.to_owned(),

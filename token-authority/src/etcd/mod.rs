@@ -88,14 +88,13 @@ use async_trait::async_trait;
 use tokio::task::JoinSet;
 
 pub use election::{ElectionCandidate, follow_election};
-pub use open::EtcdOpenError;
 pub use options::{DEFAULT_PREFIX, Options, OptionsError};
 pub use reported::{CandidateStatus, Endpoint, Member, MemberRole};
 
 use crate::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Enrolled,
-    Following, LeaseId, LeaseStep, Leased, Mark, Rank, Registered, RepairRequest, Repaired, Scope,
-    TakeoverRecord, Token, Watch,
+    Following, LeaseId, LeaseStep, Leased, Mark, OpenError, Rank, Registered, RepairRequest,
+    Repaired, Scope, TakeoverRecord, Token, Watch,
 };
 use open::Missing;
 use store::EtcdStore;
@@ -114,26 +113,24 @@ impl Etcd {
     ///
     /// Errors: unreadable files, no endpoint that answers, a refused login, a server that is not etcd, a store of
     /// another version.
-    pub async fn connect(options: Options) -> Result<Self, EtcdOpenError> {
+    pub async fn connect(options: Options) -> Result<Self, OpenError> {
         match open::open(options, Missing::Make).await? {
             Some((store, revision)) => Ok(Self::new(store, revision)),
-            None => Err(EtcdOpenError::Unreachable(
-                "no store was created".to_owned(),
-            )),
+            None => Err(OpenError::Unusable("no store was created".to_owned())),
         }
     }
 
     /// As [`Self::connect`], as a trait object.
     ///
     /// Errors: as [`Self::connect`].
-    pub async fn open(options: Options) -> Result<Arc<dyn Authority>, EtcdOpenError> {
+    pub async fn open(options: Options) -> Result<Arc<dyn Authority>, OpenError> {
         Ok(Arc::new(Self::connect(options).await?))
     }
 
     /// As [`Self::connect`], but `None` if there is no store; creates none.
     ///
     /// Errors: as [`Self::connect`].
-    pub async fn find(options: Options) -> Result<Option<Self>, EtcdOpenError> {
+    pub async fn find(options: Options) -> Result<Option<Self>, OpenError> {
         let found = open::open(options, Missing::Leave).await?;
         Ok(found.map(|(store, revision)| Self::new(store, revision)))
     }

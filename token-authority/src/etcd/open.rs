@@ -13,56 +13,11 @@ use super::marks::Marks;
 use super::members::Members;
 use super::options::Options;
 use super::store::{EtcdStore, found};
-use crate::AuthorityId;
 use crate::watchers::Watchers;
+use crate::{AuthorityId, OpenError};
 
 /// Limit for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Reason why the store cannot be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum EtcdOpenError {
-    /// A file for TLS or the password cannot be read, or has the wrong content.
-    #[error("{0}")]
-    File(String),
-    /// No endpoint answered.
-    #[error(
-        "etcd does not answer: {0}; check that it runs, the addresses, and http:// or https://"
-    )]
-    Unreachable(String),
-    /// Wrong user, password or rights.
-    #[error(
-        "etcd refuses: {why}; check user and password, and that the user may read and write all keys from {prefix}"
-    )]
-    Denied {
-        /// Message of etcd.
-        why: String,
-        /// Prefix of the required keys.
-        prefix: String,
-    },
-    /// Another server answers.
-    #[error("this is not etcd 3.4 or later, or it refuses our requests: {0}")]
-    Foreign(String),
-    /// Another version of this program created the store.
-    #[error(
-        "the store at {prefix} has format {found}, and this version uses {FORMAT}; use the version of pgpalisade that \
-            wrote it"
-    )]
-    OtherFormat {
-        /// Prefix of the store's keys.
-        prefix: String,
-        /// The format of the store.
-        found: u32,
-    },
-    /// The stored data is not ours, is damaged, or cannot be stored.
-    #[error("the store at {prefix}: {why}; choose another prefix, or restore it from a snapshot")]
-    Damaged {
-        /// Prefix of the store's keys.
-        prefix: String,
-        /// Description of the damage.
-        why: String,
-    },
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing {
@@ -74,9 +29,9 @@ pub(super) enum Missing {
 pub(super) async fn open(
     options: Options,
     missing: Missing,
-) -> Result<Option<(EtcdStore, i64)>, EtcdOpenError> {
+) -> Result<Option<(EtcdStore, i64)>, OpenError> {
     // Each connection reads the files again; an operator learns of their errors here.
-    client_options(&options).map_err(EtcdOpenError::File)?;
+    client_options(&options).map_err(OpenError::Unusable)?;
     let mut store = EtcdStore {
         keys: Keys::new(&options.prefix),
         members: Members::new(&options),
@@ -89,36 +44,38 @@ pub(super) async fn open(
     let revision = timeout(CONNECT_TIMEOUT, identifying).await;
     let revision = revision.unwrap_or_else(|_| {
         let why = format!("no answer within {} s", CONNECT_TIMEOUT.as_secs());
-        Err(EtcdOpenError::Unreachable(why))
+        Err(EtcdFault::unavailable(why).explain(&options.prefix))
     });
     Ok(revision?.map(|revision| (store, revision)))
 }
 
 impl EtcdFault {
     /// For an operator. `prefix` is that of the keys in use.
-    pub(super) fn explain(self, prefix: &str) -> EtcdOpenError {
-        let (why, prefix) = (self.text, prefix.to_owned());
-        match self.kind {
-            FaultKind::Unavailable | FaultKind::Compacted => EtcdOpenError::Unreachable(why),
-            FaultKind::Denied => EtcdOpenError::Denied { why, prefix },
-            FaultKind::Foreign => EtcdOpenError::Foreign(why),
-            FaultKind::Full | FaultKind::Damaged => EtcdOpenError::Damaged { prefix, why },
-        }
+    pub(super) fn explain(self, prefix: &str) -> OpenError {
+        let why = self.text;
+        OpenError::Unusable(match self.kind {
+            FaultKind::Unavailable | FaultKind::Compacted => format!(
+                "etcd does not answer: {why}; check that it runs, the addresses, and http:// or https://"
+            ),
+            FaultKind::Denied => format!(
+                "etcd refuses: {why}; check user and password, and that the user may read and write all keys from \
+                 {prefix}"
+            ),
+            FaultKind::Foreign => {
+                format!("this is not etcd 3.4 or later, or it refuses our requests: {why}")
+            }
+            FaultKind::Full | FaultKind::Damaged => format!(
+                "the store at {prefix}: {why}; choose another prefix, or restore it from a snapshot"
+            ),
+        })
     }
 }
 
 impl EtcdStore {
     /// Reads the identity of the store, or stores its own if missing and allowed. Returns the revision. One step, so
     /// that two proxies that come first at the same time get the same identity.
-    async fn identify(
-        &mut self,
-        missing: Missing,
-        prefix: &str,
-    ) -> Result<Option<i64>, EtcdOpenError> {
-        let damaged = |why: String| EtcdOpenError::Damaged {
-            prefix: prefix.to_owned(),
-            why,
-        };
+    async fn identify(&mut self, missing: Missing, prefix: &str) -> Result<Option<i64>, OpenError> {
+        let damaged = |why: String| EtcdFault::damaged(why).explain(prefix);
         let key = self.keys.identity();
         let absent = Compare::version(key.clone(), CompareOp::Equal, 0);
         let own = keys::write_identity(self.identity);
@@ -142,10 +99,10 @@ impl EtcdStore {
             return Err(damaged("it has no identity".to_owned()));
         };
         self.identity = keys::read_identity(kv.value()).map_err(|error| match error {
-            NotOurs::OtherFormat(found) => EtcdOpenError::OtherFormat {
-                prefix: prefix.to_owned(),
-                found,
-            },
+            NotOurs::OtherFormat(found) => OpenError::Unusable(format!(
+                "the store at {prefix} has format {found}, and this version uses {FORMAT}; use the version of \
+                 pgpalisade that wrote it"
+            )),
             NotOurs::Damaged(why) => damaged(why),
         })?;
         Ok(Some(revision))

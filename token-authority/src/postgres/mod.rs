@@ -48,7 +48,6 @@ use tokio::time::timeout;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-pub use open::{PostgresFault, PostgresOpenError};
 pub use options::{Options, OptionsError};
 pub use read::{ServerInfo, read};
 
@@ -56,10 +55,11 @@ use crate::record::json;
 use crate::takeovers::History;
 use crate::{
     Answer, Authority, AuthorityError, AuthorityId, Backend, Cluster, Declaration, Declared,
-    Drained, Enrolled, LeaseId, LeaseStep, Leased, Mark, Rank, Registered, RepairRequest, Repaired,
-    Scope, TakeoverRecord, Watch,
+    Drained, Enrolled, LeaseId, LeaseStep, Leased, Mark, OpenError, Rank, Registered,
+    RepairRequest, Repaired, Scope, TakeoverRecord, Watch,
 };
 use connection::ConnectionError;
+use open::OpenFault;
 use options::SCHEMA;
 use steps::{All, AnswerSender, MARK, Value, cluster_values, integer, rank_values, text, value};
 use watch::StoreReader;
@@ -91,18 +91,18 @@ impl Postgres {
     ///
     /// Errors: no connection, a standby, missing rights (with the SQL that grants them), a schema that is damaged or
     /// of another version.
-    pub async fn connect(options: &Options) -> Result<Self, PostgresOpenError> {
+    pub async fn connect(options: &Options) -> Result<Self, OpenError> {
         let connected = Self::connect_to(options.clone()).await;
         connected.map_err(|fault| fault.at(options))
     }
 
-    async fn connect_to(options: Options) -> Result<Self, PostgresFault> {
+    async fn connect_to(options: Options) -> Result<Self, OpenFault> {
         let identity = open::open(&options).await?;
         let mut worker = Worker::new(options.clone(), identity);
         worker.connected().await?;
         let reader = Arc::new(StoreReader::new(options.clone(), identity));
         let told = reader.begin().await;
-        let told = told.map_err(|error| PostgresFault::Unreachable(error.to_string()))?;
+        let told = told.map_err(|error| OpenFault::unreachable(error.to_string()))?;
         let (jobs, queue) = mpsc::channel(QUEUE);
         // Ends when the queue is closed and empty.
         tokio::spawn(worker.run(queue));

@@ -8,8 +8,7 @@ use tokio_postgres::types::Type;
 use super::connection::{ConnectionError, Purpose, StoreConnection, first, get, within};
 use super::options::{Options, SCHEMA};
 use super::own::Locks;
-use crate::owned::Strange;
-use crate::{AuthorityError, AuthorityId};
+use crate::{AuthorityError, AuthorityId, OpenError};
 
 /// The format that this version writes. Any other is refused.
 pub(super) const FORMAT: i32 = 6;
@@ -20,57 +19,41 @@ const MAKING: i32 = 0x7067_7061;
 /// Another proxy created the store in the meantime.
 const ALREADY_MADE: &str = "PFA04";
 
-/// Reason why the store cannot be opened.
-#[derive(Debug, thiserror::Error)]
-#[error("the PostgreSQL authority at {place}{fault}")]
-pub struct PostgresOpenError {
-    /// Location of the store.
-    pub place: String,
-    /// The reason.
-    pub fault: PostgresFault,
+/// Why the store cannot be opened: the rest of a sentence that begins with its place.
+pub(super) enum OpenFault {
+    /// The server cannot be reached, or cannot hold a store: it is a standby, too old, or has another encoding.
+    Server(&'static str, String),
+    /// The store, or what there is in its place.
+    Store(String),
 }
 
-/// Fault of a store that cannot be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum PostgresFault {
-    /// No connection, or no answer in time.
-    #[error(" cannot be reached: {0}")]
-    Unreachable(String),
-    /// The server is unsuitable: a standby, too old, or with an encoding other than UTF8.
-    #[error(" cannot be used: {0}")]
-    Unsuitable(String),
-    /// The role may not create or use the schema.
-    #[error(": {why}; have a superuser run: {sql}")]
-    Rights {
-        /// The server's message.
-        why: String,
-        /// SQL that grants the right.
-        sql: String,
-    },
-    /// Another version of this program wrote the store.
-    #[error(
-        " has format {0}, and this version uses {FORMAT}; use the version of pgpalisade that wrote it"
-    )]
-    OtherFormat(i32),
-    /// Another role could run code through the store.
-    #[error(" is {0}")]
-    NotOurs(Strange),
-    /// The schema is not ours, or is damaged.
-    #[error(" is damaged or not an authority: {0}; restore it from a backup")]
-    Damaged(String),
-}
+impl OpenFault {
+    pub(super) fn at(self, options: &Options) -> OpenError {
+        let rest = match self {
+            Self::Server(cannot, why) => format!(" cannot be {cannot}: {why}"),
+            Self::Store(rest) => rest,
+        };
+        OpenError::Unusable(format!("the PostgreSQL authority at {options}{rest}"))
+    }
 
-impl PostgresFault {
-    pub(super) fn at(self, options: &Options) -> PostgresOpenError {
-        PostgresOpenError {
-            place: options.to_string(),
-            fault: self,
-        }
+    pub(super) fn unreachable(why: String) -> Self {
+        Self::Server("reached", why)
+    }
+
+    fn damaged(why: &str) -> Self {
+        Self::Store(format!(
+            " is damaged or not an authority: {why}; restore it from a backup"
+        ))
+    }
+
+    /// The role may not create or use the schema, until somebody runs this.
+    fn rights(why: &str, sql: &str) -> Self {
+        Self::Store(format!(": {why}; have a superuser run: {sql}"))
     }
 }
 
 /// Connects, and creates the store if missing. Several processes may do so at once.
-pub(super) async fn open(options: &Options) -> Result<AuthorityId, PostgresFault> {
+pub(super) async fn open(options: &Options) -> Result<AuthorityId, OpenFault> {
     let link = StoreConnection::connect(options, Purpose::Steps).await?;
     let bound = options.timeout;
     if let Some(identity) = find(&link, bound).await? {
@@ -81,9 +64,7 @@ pub(super) async fn open(options: &Options) -> Result<AuthorityId, PostgresFault
     match (find(&link, bound).await?, made) {
         (Some(identity), _) => Ok(identity),
         (None, Err(error)) => Err(refused(&link, bound, error).await),
-        (None, Ok(())) => Err(PostgresFault::Damaged(
-            "it was removed while it was created".into(),
-        )),
+        (None, Ok(())) => Err(OpenFault::damaged("it was removed while it was created")),
     }
 }
 
@@ -96,7 +77,7 @@ pub(super) async fn verify(
         Ok(Some(found)) if found == identity => return Ok(()),
         Ok(Some(found)) => format!("is now authority {found}, was {identity}"),
         Ok(None) => "the schema is gone".into(),
-        Err(PostgresFault::Unreachable(why) | PostgresFault::Unsuitable(why)) => {
+        Err(OpenFault::Server(_, why)) => {
             return Err(AuthorityError::Unavailable(format!("{options}: {why}")));
         }
         Err(fault) => fault.at(options).to_string(),
@@ -107,11 +88,13 @@ pub(super) async fn verify(
 pub(super) async fn find(
     link: &StoreConnection,
     bound: Duration,
-) -> Result<Option<AuthorityId>, PostgresFault> {
+) -> Result<Option<AuthorityId>, OpenFault> {
     match read_identity(link, bound).await {
         Ok(None) => Ok(None),
         Ok(Some((FORMAT, identity))) => Ok(Some(identity)),
-        Ok(Some((found, _))) => Err(PostgresFault::OtherFormat(found)),
+        Ok(Some((found, _))) => Err(OpenFault::Store(format!(
+            " has format {found}, and this version uses {FORMAT}; use the version of pgpalisade that wrote it"
+        ))),
         Err(error) => Err(refused(link, bound, error).await),
     }
 }
@@ -166,7 +149,7 @@ async fn make(link: &StoreConnection, bound: Duration) -> Result<(), ConnectionE
 }
 
 /// The fault; if rights are missing, with SQL for an owner to run.
-async fn refused(link: &StoreConnection, bound: Duration, error: ConnectionError) -> PostgresFault {
+async fn refused(link: &StoreConnection, bound: Duration, error: ConnectionError) -> OpenFault {
     if error.code() != Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
         return error.into();
     }
@@ -177,14 +160,12 @@ async fn refused(link: &StoreConnection, bound: Duration, error: ConnectionError
         Some((get::<String>(row, 0).ok()?, get::<bool>(row, 1).ok()?))
     });
     let (role, there) = known.unwrap_or_else(|| ("the role of the DSN".into(), false));
-    PostgresFault::Rights {
-        why: error.to_string(),
-        sql: if there {
-            granting("USAGE, CREATE", &role)
-        } else {
-            format!("CREATE SCHEMA \"{SCHEMA}\" AUTHORIZATION {role};")
-        },
-    }
+    let sql = if there {
+        granting("USAGE, CREATE", &role)
+    } else {
+        format!("CREATE SCHEMA \"{SCHEMA}\" AUTHORIZATION {role};")
+    };
+    OpenFault::rights(&error.to_string(), &sql)
 }
 
 /// SQL that grants rights on the schema, and all on its tables.
@@ -195,21 +176,18 @@ fn granting(rights: &str, role: &str) -> String {
     )
 }
 
-impl From<ConnectionError> for PostgresFault {
+impl From<ConnectionError> for OpenFault {
     fn from(error: ConnectionError) -> Self {
         let why = error.to_string();
         match error {
-            ConnectionError::Unsuitable(_) => Self::Unsuitable(why),
-            ConnectionError::Strange(why) => Self::NotOurs(why),
-            ConnectionError::Record(_) => Self::Damaged(why),
-            ConnectionError::Broken(_) => Self::Unreachable(why),
+            ConnectionError::Unsuitable(_) => Self::Server("used", why),
+            ConnectionError::Strange(_) => Self::Store(format!(" is {why}")),
+            ConnectionError::Record(_) => Self::damaged(&why),
+            ConnectionError::Broken(_) => Self::unreachable(why),
             ConnectionError::Refused(refusal) => match refusal.code().code() {
-                "42501" => Self::Rights {
-                    why,
-                    sql: granting("USAGE", "the_role"),
-                },
-                "42703" | "42P01" | "42883" | "3F000" => Self::Damaged(why),
-                _ => Self::Unreachable(why),
+                "42501" => Self::rights(&why, &granting("USAGE", "the_role")),
+                "42703" | "42P01" | "42883" | "3F000" => Self::damaged(&why),
+                _ => Self::unreachable(why),
             },
         }
     }

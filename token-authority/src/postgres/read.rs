@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::connection::{ConnectionError, Purpose, StoreConnection, first, get};
-use super::open::{PostgresFault, PostgresOpenError, find};
+use super::open::{OpenFault, find};
 use super::options::Options;
 use super::steps;
 use crate::takeovers::History;
-use crate::{AuthorityId, Contents};
+use crate::{AuthorityId, Contents, OpenError};
 
 /// Server with a store, or for one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,12 +38,12 @@ impl ServerInfo {
 /// # Errors
 ///
 /// As [`super::Postgres::connect`], but a standby is allowed.
-pub async fn read(options: &Options) -> Result<(ServerInfo, Option<Contents>), PostgresOpenError> {
+pub async fn read(options: &Options) -> Result<(ServerInfo, Option<Contents>), OpenError> {
     let read = read_from(options).await;
     read.map_err(|fault| fault.at(options))
 }
 
-async fn read_from(options: &Options) -> Result<(ServerInfo, Option<Contents>), PostgresFault> {
+async fn read_from(options: &Options) -> Result<(ServerInfo, Option<Contents>), OpenFault> {
     let link = StoreConnection::connect(options, Purpose::Inspect).await?;
     let bound = options.timeout;
     let server = server(&link, bound).await?;
