@@ -11,33 +11,8 @@ use crate::control::{
     Access, AccessShow, Control, FencingShow, FencingVariable, Lifetime, Mistake,
 };
 use crate::effects::ANY_SETTING;
+use crate::found::Found;
 use crate::write_reason::WriteReason;
-
-#[derive(Debug, Default)]
-pub(crate) struct Effect {
-    pub(crate) control: Option<Control>,
-    pub(crate) why: Option<WriteReason>,
-}
-
-impl Effect {
-    fn control(control: Control) -> Self {
-        Self {
-            control: Some(control),
-            why: None,
-        }
-    }
-
-    fn mistake(mistake: Mistake) -> Self {
-        Self::control(Control::Mistake(mistake))
-    }
-
-    fn sets_read_write() -> Self {
-        Self {
-            control: None,
-            why: Some(WriteReason::SetsReadWrite),
-        }
-    }
-}
 
 /// A setting that matters here. PostgreSQL ignores ASCII case in their names, even in quoted ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,68 +45,64 @@ impl Setting {
 }
 
 /// SET and RESET, in all their forms.
-pub(crate) fn variable_set(stmt: &VariableSetStmt) -> Effect {
+pub(crate) fn variable_set(stmt: &VariableSetStmt) -> Found {
+    use Setting::{DefaultReadOnly, TransactionReadOnly};
+    use VariableSetKind as K;
     let lifetime = if stmt.is_local {
         Lifetime::Local
     } else {
         Lifetime::Session
     };
-    let kind = VariableSetKind::try_from(stmt.kind).unwrap_or(VariableSetKind::Undefined);
-    let setting = Setting::named(&stmt.name);
-    match (kind, setting) {
-        (VariableSetKind::VarResetAll, _) => Effect::control(Control::ResetAll),
-        (VariableSetKind::VarSetMulti, _) => set_multi(stmt, lifetime),
-        (VariableSetKind::Undefined, _) => Effect {
-            control: None,
-            why: Some(WriteReason::Kind("SET")),
-        },
-        (_, Setting::Other) => Effect::default(),
-        (_, Setting::Reserved) => Effect::mistake(reserved(&stmt.name)),
-        (VariableSetKind::VarSetValue, Setting::Fencing(variable)) => match stmt.args.as_slice() {
+    let kind = K::try_from(stmt.kind).unwrap_or(K::Undefined);
+    match (kind, Setting::named(&stmt.name)) {
+        (K::VarResetAll, _) => Found::control(Control::ResetAll),
+        (K::VarSetMulti, _) => set_multi(stmt, lifetime),
+        (K::Undefined, _) => Found::nothing().because(Some(WriteReason::Kind("SET"))),
+        (_, Setting::Other) => Found::nothing(),
+        (_, Setting::Reserved) => mistake(reserved(&stmt.name)),
+        (K::VarSetValue, Setting::Fencing(variable)) => match stmt.args.as_slice() {
             [only] => match stored_text(only) {
-                Some(value) => Effect::control(Control::SetFencing {
+                Some(value) => Found::control(Control::SetFencing {
                     variable,
                     value,
                     lifetime,
                 }),
-                None => Effect::mistake(Mistake::DoesNotDeclare(variable)),
+                None => mistake(Mistake::DoesNotDeclare(variable)),
             },
             // The server refuses more than one value.
-            _ => Effect::default(),
+            _ => Found::nothing(),
         },
-        (
-            VariableSetKind::VarSetDefault | VariableSetKind::VarReset,
-            Setting::Fencing(variable),
-        ) => Effect::control(Control::ResetFencing { variable, lifetime }),
-        // Keeps the current value and changes its lifetime.
-        (VariableSetKind::VarSetCurrent, Setting::Fencing(variable)) => {
-            Effect::mistake(Mistake::DoesNotDeclare(variable))
+        (K::VarSetDefault | K::VarReset, Setting::Fencing(variable)) => {
+            Found::control(Control::ResetFencing { variable, lifetime })
         }
-        (VariableSetKind::VarSetValue, Setting::TransactionReadOnly) => access_of(&stmt.args)
-            .map_or_else(Effect::sets_read_write, |access| {
-                set_access(access, Scope::Transaction)
-            }),
-        (VariableSetKind::VarSetValue, Setting::DefaultReadOnly) => access_of(&stmt.args)
-            .map_or_else(Effect::sets_read_write, |access| {
-                set_access(access, Scope::Default(lifetime))
-            }),
+        // Keeps the current value and changes its lifetime.
+        (K::VarSetCurrent, Setting::Fencing(variable)) => {
+            mistake(Mistake::DoesNotDeclare(variable))
+        }
+        (K::VarSetValue, setting @ (TransactionReadOnly | DefaultReadOnly)) => {
+            let scope = match setting {
+                TransactionReadOnly => Scope::Transaction,
+                _ => Scope::Default(lifetime),
+            };
+            access_of(&stmt.args).map_or_else(sets_read_write, |access| set_access(access, scope))
+        }
+        (K::VarSetDefault | K::VarReset, DefaultReadOnly) => match lifetime {
+            Lifetime::Session => Found::control(Control::ResetDefaultAccess),
+            Lifetime::Local => Found::nothing(),
+        },
         // The reset value of transaction_read_only is off, whatever the default for transactions is. PostgreSQL 15
         // switches read-only mode off by it; later versions refuse it.
-        (
-            VariableSetKind::VarSetDefault | VariableSetKind::VarReset,
-            Setting::TransactionReadOnly,
-        ) => Effect::sets_read_write(),
-        (VariableSetKind::VarSetDefault | VariableSetKind::VarReset, Setting::DefaultReadOnly) => {
-            match lifetime {
-                Lifetime::Session => Effect::control(Control::ResetDefaultAccess),
-                Lifetime::Local => Effect::default(),
-            }
-        }
-        (
-            VariableSetKind::VarSetCurrent,
-            Setting::TransactionReadOnly | Setting::DefaultReadOnly,
-        ) => Effect::sets_read_write(),
+        (K::VarSetDefault | K::VarReset, TransactionReadOnly)
+        | (K::VarSetCurrent, TransactionReadOnly | DefaultReadOnly) => sets_read_write(),
     }
+}
+
+fn mistake(mistake: Mistake) -> Found {
+    Found::control(Control::Mistake(mistake))
+}
+
+fn sets_read_write() -> Found {
+    Found::nothing().because(Some(WriteReason::SetsReadWrite))
 }
 
 /// Transactions to which a mode applies.
@@ -141,38 +112,32 @@ enum Scope {
     Default(Lifetime),
 }
 
-fn set_access(access: Access, scope: Scope) -> Effect {
-    let control = match scope {
-        Scope::Transaction => Some(Control::SetTransactionAccess(access)),
-        Scope::Default(Lifetime::Session) => Some(Control::SetDefaultAccess(access)),
+fn set_access(access: Access, scope: Scope) -> Found {
+    let found = match scope {
+        Scope::Transaction => Found::control(Control::SetTransactionAccess(access)),
+        Scope::Default(Lifetime::Session) => Found::control(Control::SetDefaultAccess(access)),
         // Ends before a later transaction begins.
-        Scope::Default(Lifetime::Local) => None,
+        Scope::Default(Lifetime::Local) => Found::nothing(),
     };
-    let why = (access == Access::ReadWrite).then_some(WriteReason::SetsReadWrite);
-    Effect { control, why }
+    found.because((access == Access::ReadWrite).then_some(WriteReason::SetsReadWrite))
 }
 
 /// SET TRANSACTION and SET SESSION CHARACTERISTICS AS TRANSACTION.
-fn set_multi(stmt: &VariableSetStmt, lifetime: Lifetime) -> Effect {
-    let modes = transaction_modes(&stmt.args);
+fn set_multi(stmt: &VariableSetStmt, lifetime: Lifetime) -> Found {
     let scope = match stmt.name.as_str() {
         "TRANSACTION" => Scope::Transaction,
         "SESSION CHARACTERISTICS" => Scope::Default(lifetime),
-        "TRANSACTION SNAPSHOT" => return Effect::default(),
-        _ => {
-            return Effect {
-                control: None,
-                why: Some(WriteReason::Kind("SET")),
-            };
-        }
+        "TRANSACTION SNAPSHOT" => return Found::nothing(),
+        _ => return Found::nothing().because(Some(WriteReason::Kind("SET"))),
     };
-    let mut effect = modes
-        .last
-        .map_or_else(Effect::default, |access| set_access(access, scope));
+    let modes = transaction_modes(&stmt.args);
+    let last = modes.last.map(|access| set_access(access, scope));
+    let found = last.unwrap_or_else(Found::nothing);
     if modes.sets_read_write {
-        effect.why = Some(WriteReason::SetsReadWrite);
+        found.because(Some(WriteReason::SetsReadWrite))
+    } else {
+        found
     }
-    effect
 }
 
 /// The settings that SET or RESET changes, in lower case.
@@ -281,7 +246,7 @@ pub(crate) fn reserved(name: &str) -> Mistake {
 
 /// Mistake in a value that another statement gives, such as ALTER ROLE.
 pub(crate) fn elsewhere(stmt: &VariableSetStmt) -> Option<Mistake> {
-    match variable_set(stmt).control? {
+    match variable_set(stmt).controls.pop()? {
         Control::SetFencing { variable, .. } => Some(Mistake::DoesNotDeclare(variable)),
         Control::Mistake(mistake) => Some(mistake),
         _ => None,

@@ -76,7 +76,7 @@ pub(super) fn look(node: &NodeEnum) -> Result<Found, UnknownShape> {
             examine(node, TableUse::Read)?.because(Some(WriteReason::Kind(kinds::name(node))))
         }
         N::TransactionStmt(transaction) => transaction::look(transaction),
-        N::VariableSetStmt(set) => look_set(set),
+        N::VariableSetStmt(set) => settings::variable_set(set).changing(settings::names(set)),
         N::VariableShowStmt(show) => {
             settings::show(&show.name).map_or_else(Found::nothing, Found::control)
         }
@@ -140,16 +140,6 @@ fn set_elsewhere(node: &NodeEnum, set: Option<&VariableSetStmt>) -> Result<Found
         mistake: set.and_then(settings::elsewhere),
         ..utility::look(node)?
     })
-}
-
-fn look_set(set: &VariableSetStmt) -> Found {
-    let effect = settings::variable_set(set);
-    Found {
-        why: effect.why,
-        controls: effect.control.into_iter().collect(),
-        settings: settings::names(set),
-        ..Found::nothing()
-    }
 }
 
 fn look_lock(lock: &LockStmt) -> Result<Found, UnknownShape> {
