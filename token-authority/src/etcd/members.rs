@@ -9,6 +9,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -39,20 +40,8 @@ pub(super) struct Members {
 
 struct Member {
     url: String,
-    slot: Mutex<Slot>,
-}
-
-/// Client of an endpoint, and how many it has had.
-#[derive(Default)]
-struct Slot {
-    made: usize,
-    client: Option<Client>,
-}
-
-#[derive(Clone)]
-struct MemberConnection {
-    client: Client,
-    number: usize,
+    /// The connection in use.
+    client: Mutex<Option<Arc<Client>>>,
 }
 
 impl fmt::Debug for Members {
@@ -67,7 +56,7 @@ impl Members {
     pub(super) fn new(options: &Options) -> Self {
         let member = |url: &String| Member {
             url: url.clone(),
-            slot: Mutex::default(),
+            client: Mutex::default(),
         };
         Self {
             members: options.urls.iter().map(member).collect(),
@@ -118,7 +107,7 @@ impl Members {
                 Ok(None) | Err(_) => {
                     // This connection may be dead: the next attempt reconnects.
                     if let Some(member) = self.members.get(index) {
-                        member.slot.lock().client = None;
+                        *member.client.lock() = None;
                     }
                     (index, silent(ATTEMPT_TIMEOUT))
                 }
@@ -149,14 +138,14 @@ impl Members {
         Err(EtcdFault::new(kind, self.summary(&said)))
     }
 
-    pub(super) async fn current(&self) -> Result<(usize, Client), EtcdFault> {
+    pub(super) async fn current(&self) -> Result<(usize, Arc<Client>), EtcdFault> {
         let index = self.current.load(Ordering::Relaxed);
         let client = timeout(ATTEMPT_TIMEOUT, self.client(self.member(index)?)).await;
         let client = client.unwrap_or_else(|_| Err(silent(ATTEMPT_TIMEOUT)));
         if client.is_err() {
             self.leave(index);
         }
-        Ok((index, client?.client))
+        Ok((index, client?))
     }
 
     /// Moves to the next endpoint, if this one is still in use.
@@ -187,25 +176,25 @@ impl Members {
         A: Future<Output = Result<T, etcd_client::Error>>,
     {
         let member = self.member(index)?;
-        let mut is_old = member.get().is_some();
+        let mut is_old = member.client.lock().is_some();
         loop {
             let began = Instant::now();
-            let mut number = None;
+            let mut used = None;
             let asked = async {
-                let connected = self.client(member).await?;
-                number = Some(connected.number);
-                Ok(ask(connected.client).await?)
+                let client = used.insert(self.client(member).await?);
+                Ok(ask(Client::clone(client)).await?)
             };
             let answer = timeout_at(until, asked).await;
             let answer = answer.unwrap_or_else(|_| Err(silent(until - began)));
             let Err(fault) = answer else {
                 return answer;
             };
-            if let Some(number) = number
+            if let Some(used) = used
                 && fault.kind != FaultKind::Compacted
             {
-                // A dead connection, or an expired login.
-                member.discard(number);
+                // A dead connection, or an expired login. Another task may have replaced it already.
+                let mut client = member.client.lock();
+                client.take_if(|client| Arc::ptr_eq(client, &used));
             }
             if fault.kind != FaultKind::Denied || !is_old {
                 return Err(fault);
@@ -219,9 +208,9 @@ impl Members {
         self.members.get(index).ok_or_else(missing)
     }
 
-    async fn client(&self, member: &Member) -> Result<MemberConnection, EtcdFault> {
-        if let Some(connected) = member.get() {
-            return Ok(connected);
+    async fn client(&self, member: &Member) -> Result<Arc<Client>, EtcdFault> {
+        if let Some(client) = &*member.client.lock() {
+            return Ok(Arc::clone(client));
         }
         let (url, options) = (member.url.clone(), self.options.clone());
         // A set ends its task when dropped: a login may hang.
@@ -231,13 +220,17 @@ impl Members {
             let options = read.unwrap_or_else(|error| Err(error.to_string()));
             // The files may be in the middle of a replacement.
             let options = options.map_err(EtcdFault::unavailable)?;
-            Ok(Client::connect([url], Some(options)).await?)
+            Ok::<_, EtcdFault>(Client::connect([url], Some(options)).await?)
         };
         connecting.spawn_on(connect, &self.runtime);
-        match connecting.join_next().await {
-            Some(Ok(client)) => client.map(|client| member.put(client)),
-            _ => Err(EtcdFault::unavailable("the runtime has ended")),
-        }
+        let Some(Ok(client)) = connecting.join_next().await else {
+            return Err(EtcdFault::unavailable("the runtime has ended"));
+        };
+        // If two tasks connected at the same time, the second connection replaces the first, which ends after its last
+        // use.
+        let client = Arc::new(client?);
+        *member.client.lock() = Some(Arc::clone(&client));
+        Ok(client)
     }
 
     fn count(&self) -> u32 {
@@ -257,31 +250,4 @@ impl Members {
 
 fn silent(waited: Duration) -> EtcdFault {
     EtcdFault::unavailable(format!("no answer within {} ms", waited.as_millis()))
-}
-
-impl Member {
-    fn get(&self) -> Option<MemberConnection> {
-        let slot = self.slot.lock();
-        let number = slot.made;
-        slot.client
-            .clone()
-            .map(|client| MemberConnection { client, number })
-    }
-
-    /// If two tasks connected at the same time, the second connection replaces the first, which ends after its last
-    /// use.
-    fn put(&self, client: Client) -> MemberConnection {
-        let mut slot = self.slot.lock();
-        slot.made += 1;
-        slot.client = Some(client.clone());
-        let number = slot.made;
-        MemberConnection { client, number }
-    }
-
-    fn discard(&self, number: usize) {
-        let mut slot = self.slot.lock();
-        if slot.made == number {
-            slot.client = None;
-        }
-    }
 }
