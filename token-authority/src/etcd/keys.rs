@@ -46,13 +46,6 @@ pub(super) struct Range {
     pub(super) to: Vec<u8>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Watched {
-    Cluster,
-    Identity,
-    Mark(Scope),
-}
-
 impl Keys {
     /// `prefix` ends with a slash.
     pub(super) fn new(prefix: &str) -> Self {
@@ -130,17 +123,6 @@ impl Keys {
     /// Cluster, identity and marks, and nothing else.
     pub(super) fn watched(&self) -> Range {
         self.range("cluster", "mark0")
-    }
-
-    pub(super) fn read_watched(&self, key: &[u8]) -> Option<Watched> {
-        match self.below(key)? {
-            "cluster" => Some(Watched::Cluster),
-            "identity" => Some(Watched::Identity),
-            other => {
-                let scope = Scope::new(other.strip_prefix("mark/")?).ok()?;
-                Some(Watched::Mark(scope))
-            }
-        }
     }
 
     pub(super) fn read_mark(&self, key: &[u8]) -> Answer<Scope> {
@@ -336,13 +318,8 @@ mod tests {
             },
         );
         let watched = keys.watched();
-        for (key, what) in [
-            (keys.cluster(), Watched::Cluster),
-            (keys.identity(), Watched::Identity),
-            (keys.mark(&s), Watched::Mark(s.clone())),
-        ] {
+        for key in [keys.cluster(), keys.identity(), keys.mark(&s)] {
             assert!(within(&key, &watched));
-            assert_eq!(keys.read_watched(&key), Some(what));
         }
         for key in [
             keys.sync(),

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::connect::ATTEMPT_TIMEOUT;
 use super::fault::{Ended, EtcdFault, FaultKind};
-use super::keys::{self, Watched};
+use super::keys;
 use super::store::EtcdStore;
 use crate::{Answer, Change};
 
@@ -159,21 +159,20 @@ impl EtcdStore {
             EventType::Put => Some(kv),
             EventType::Delete => None,
         };
-        match (self.keys.read_watched(kv.key()), value) {
-            (Some(Watched::Identity), _) => self.same_identity(value)?,
-            (Some(Watched::Cluster), Some(kv)) => {
+        if kv.key() == self.keys.identity() {
+            self.same_identity(value)?;
+        } else if kv.key() == self.keys.cluster() {
+            if let Some(kv) = value {
                 let cluster = keys::read_cluster(kv.value())?;
                 self.watchers.tell(&[Change::Cluster(cluster)]).await;
             }
-            (Some(Watched::Mark(scope)), _) => {
-                self.learn(&scope, kv.mod_revision(), value)?;
-                let row = keys::read_mark(&scope, kv.value())?;
-                // No watcher needs to know that a scope was drained.
-                if !row.drained {
-                    self.watchers.tell(&[Change::Mark(scope, row.mark)]).await;
-                }
+        } else if let Ok(scope) = self.keys.read_mark(kv.key()) {
+            self.learn(&scope, kv.mod_revision(), value)?;
+            let row = keys::read_mark(&scope, kv.value())?;
+            // No watcher needs to know that a scope was drained.
+            if !row.drained {
+                self.watchers.tell(&[Change::Mark(scope, row.mark)]).await;
             }
-            _ => {}
         }
         Ok(())
     }
