@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::builder::NonEmptyStringValueParser;
 use pgpalisade_authority::{Mark, OpenError, Scope, Token};
 use pgpalisade_fence::rejection::utc;
-use pgpalisade_takeover::{RepairError, RepairOptions, RepairReport, ScopeRepair, Work};
+use pgpalisade_takeover::{RepairError, RepairReport, ScopeRepair, TakeoverOptions, Work};
 use serde::Serialize;
 
 use super::settings::Settings;
@@ -100,21 +100,21 @@ async fn repair(config: &Config, args: &RepairArgs) -> Result<(), Failure> {
         OpenError::InUse(why) => failed(NotDone::InUse(why)),
         error => failed(error),
     })?;
-    let options = RepairOptions {
-        control: config.control.expose().clone(),
+    let by = operator::name();
+    let options = TakeoverOptions {
         store_lock: store.lock,
         witness: config.takeover.witness,
-        step_timeout: config.takeover.timeout,
-        timeout: WITHIN,
+        timeout: config.takeover.timeout,
+        ..TakeoverOptions::new(config.control.expose().clone(), by.clone())
     };
-    let looked = ScopeRepair::look(options, store.authority, args.scope.clone(), args.mark).await;
+    let (scope, to) = (args.scope.clone(), args.mark);
+    let looked = ScopeRepair::look(options, WITHIN, store.authority, scope, to).await;
     let repair = looked.map_err(failed)?;
     tell(&describe(&repair, config));
     if !args.yes {
         confirm()?;
     }
     let cluster = repair.cluster.to_string();
-    let by = operator::name();
     match repair.perform(&by, &args.reason).await {
         Ok(report) => {
             record(&report, config, cluster, true)?;

@@ -5,35 +5,27 @@ use std::time::Duration;
 
 use pgpalisade_authority::{Authority, Backend, Cluster};
 use pgpalisade_fence::mark_cache::MarkCache;
-use pgpalisade_tls::Login;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, timeout};
 use tokio_postgres::Client;
 
-use super::cluster_lock::StoreLock;
 use super::control_error::ControlError;
 use super::error::StartError;
 use super::hosts::{self, HostAddress, Open};
-use super::meters::Meters;
+use super::options::TakeoverOptions;
 use super::primary_term::{PrimaryTerm, PrimaryTerms};
 use super::witness::Table;
-use super::{WitnessMode, prepare, sessions};
+use super::{prepare, sessions};
 
 /// Time limit for making a connection, and again for preparing it. The timeout of takeovers counts if it is longer.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
 /// Configuration of a control connection.
 pub(super) struct ControlConfig {
-    pub(super) login: Login,
-    pub(super) primary_terms: Arc<PrimaryTerms>,
-    pub(super) timeout: Duration,
+    pub(super) options: TakeoverOptions,
     pub(super) authority: Arc<dyn Authority>,
     pub(super) marks: Arc<MarkCache>,
-    pub(super) lock: StoreLock,
-    pub(super) witness: WitnessMode,
-    /// Time for which the first connection waits for a held lock.
-    pub(super) lock_wait: Duration,
-    pub(super) meters: Meters,
+    pub(super) primary_terms: Arc<PrimaryTerms>,
 }
 
 /// The server that the control connection leads to.
@@ -70,8 +62,8 @@ pub(super) async fn establish(
     config: &ControlConfig,
     previous: Option<Backend>,
 ) -> Result<Established, StartError> {
-    let within = config.timeout.max(CONNECT_WITHIN);
-    let found = hosts::primaries(&config.login, Instant::now() + within).await?;
+    let within = config.options.timeout.max(CONNECT_WITHIN);
+    let found = hosts::primaries(&config.options.control, Instant::now() + within).await?;
     let mut refused = None;
     for open in of_one_cluster(config, found).await? {
         let at = open.at.to_string();

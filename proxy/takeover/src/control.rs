@@ -79,13 +79,13 @@ impl Control {
         config: ControlConfig,
         cancel: CancellationToken,
     ) -> Result<(Self, Cluster), StartError> {
-        let give_up = Instant::now() + config.lock_wait;
+        let give_up = Instant::now() + config.options.lock_wait;
         let mut waits = false;
         let first = loop {
             match establish(&config, None).await {
                 Err(error) if error.may_pass() && Instant::now() < give_up => {
                     if !waits {
-                        let within = config.lock_wait;
+                        let within = config.options.lock_wait;
                         tracing::warn!(%error, ?within, "waiting for the cluster");
                     }
                     waits = true;
@@ -100,9 +100,9 @@ impl Control {
             link: control,
             primary_terms: Arc::clone(&config.primary_terms),
             doubt: Arc::default(),
-            dead_after: DEAD_AFTER.min(config.timeout / 2),
+            dead_after: DEAD_AFTER.min(config.options.timeout / 2),
         };
-        let patrol = Patrol::new(config.login.clone(), control.clone());
+        let patrol = Patrol::new(config.options.control.clone(), control.clone());
         spawn_until(&cancel, patrol.run(Arc::clone(&control.doubt)));
         tokio::spawn(async move {
             let supervising = supervise(config, first, &link);
@@ -252,7 +252,7 @@ async fn supervise(config: ControlConfig, first: Established, link: &watch::Send
         let backend = current.session.backend;
         drop(current.session);
         let _ended = current.connection.await;
-        config.meters.control_lost.inc();
+        config.options.meters.control_lost.inc();
         tracing::warn!("the control connection was lost; takeovers wait until it is back");
         link.send_replace(ControlState::Down("it was lost".into()));
         let mut pause = BACKOFF.0;

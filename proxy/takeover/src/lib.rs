@@ -57,7 +57,7 @@ pub use control_error::ControlError;
 pub use error::{BackendFault, DeclareError, LockHolder, StartError};
 pub use pgpalisade_fence::rejection::Bound;
 pub use recover::{RecoverError, Recovery};
-pub use repair::{RepairError, RepairOptions, RepairReport, ScopeRepair, Work};
+pub use repair::{RepairError, RepairReport, ScopeRepair, Work};
 
 use barriers::Barriers;
 use connection::ControlConfig;
@@ -76,7 +76,6 @@ use pace::Pace;
 use pgpalisade_fence::mark_cache::MarkCache;
 pub use pgpalisade_fence::{Identified, Purpose, Terms};
 pub use primary_term::PrimaryTerm;
-use primary_term::PrimaryTerms;
 pub use sessions::SessionProbe;
 use upkeep::Upkeep;
 use watch::Watcher;
@@ -117,11 +116,13 @@ impl Takeover {
     /// Errors: no connection, missing rights, a standby, another authority or a second proxy on an embedded store,
     /// and an authority that does not answer.
     pub async fn start(
-        options: TakeoverOptions,
+        mut options: TakeoverOptions,
         authority: Arc<dyn Authority>,
         cancel: CancellationToken,
     ) -> Result<Self, StartError> {
-        let (timeout, declared_by, meters) = (options.timeout, options.declared_by, options.meters);
+        options.control = control_login(options.control);
+        let (timeout, reap_every) = (options.timeout, options.reap_every);
+        let (declared_by, meters) = (options.declared_by.clone(), options.meters.clone());
         let tasks = cancel.child_token();
         let guard = tasks.clone().drop_guard();
         let marks = Arc::new(MarkCache::default());
@@ -129,15 +130,10 @@ impl Takeover {
         // Before the marks are read, so that no raise is missed.
         let changes = authority.watch();
         let config = ControlConfig {
-            login: control_login(options.control),
-            primary_terms: Arc::new(PrimaryTerms::default()),
-            timeout,
+            options,
             authority: Arc::clone(&authority),
             marks: Arc::clone(&marks),
-            lock: options.store_lock,
-            witness: options.witness,
-            lock_wait: options.lock_wait,
-            meters: meters.clone(),
+            primary_terms: Arc::default(),
         };
         let (control, ours) = Control::start(config, tasks.clone()).await?;
         let watcher = Watcher {
@@ -157,7 +153,7 @@ impl Takeover {
         let upkeep = Arc::new(Upkeep::new(&driver, &declared_by, timeout));
         upkeep.raise().await?;
         upkeep.reap().await?;
-        spawn_until(&tasks, Arc::clone(&upkeep).run(options.reap_every));
+        spawn_until(&tasks, Arc::clone(&upkeep).run(reap_every));
         let (releases, waiting) = mpsc::channel(release::LIMIT);
         let releasing = release::run(waiting, Arc::clone(&authority), timeout);
         spawn_until(&tasks, releasing);

@@ -27,7 +27,7 @@ pub(super) async fn prepare(
     client: &Client,
     previous: Option<Backend>,
 ) -> Result<ServerFacts, StartError> {
-    let timeout_ms = config.timeout.as_millis().to_string();
+    let timeout_ms = config.options.timeout.as_millis().to_string();
     // Through pg_settings, because older servers lack some of them. This connection only writes the copy of the
     // marks. That admits nothing, so it does not wait for a standby. Proxies write it at the same time, which must not
     // fail for an old snapshot.
@@ -45,10 +45,15 @@ pub(super) async fn prepare(
         // This proxy's lost session may still hold the lock, if the server has not noticed.
         sessions::terminate_over(client, &[previous]).await?;
     }
-    cluster_lock::take(client, config.authority.identity(), config.lock).await?;
+    cluster_lock::take(
+        client,
+        config.authority.identity(),
+        config.options.store_lock,
+    )
+    .await?;
     let cluster = cluster(client).await?;
     enrol(config, cluster).await?;
-    let witness = match config.witness {
+    let witness = match config.options.witness {
         WitnessMode::Auto => witness::compare(client, config.authority.as_ref()).await?,
         WitnessMode::Off => Table::Missing,
     };

@@ -12,7 +12,6 @@ use pgpalisade_authority::{
     Authority, AuthorityError, Cluster, Mark, Registered, Repair, RepairRequest, Repaired, Scope,
     TakeoverEnd, TakeoverRecord, Token, now_us,
 };
-use pgpalisade_tls::Login;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -23,28 +22,13 @@ use super::control::Control;
 use super::driver::Driver;
 use super::error::{DeclareError, StartError};
 use super::history::Notes;
-use super::meters::Meters;
-use super::{StoreLock, WitnessMode, control_login, in_time};
+use super::options::TakeoverOptions;
+use super::{WitnessMode, control_login, in_time};
 
 /// Time for which the start waits for the cluster's lock.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
 /// Pause between attempts to reach the authority.
 const RETRY: Duration = Duration::from_millis(200);
-
-/// Options of a repair.
-#[derive(Debug, Clone)]
-pub struct RepairOptions {
-    /// Login of the control connection.
-    pub control: Login,
-    /// Whether the store serves one proxy or several.
-    pub store_lock: StoreLock,
-    /// Whether marks are copied into the cluster.
-    pub witness: WitnessMode,
-    /// Time limit of one statement on the control connection, and of one step of the authority.
-    pub step_timeout: Duration,
-    /// Time limit of the look, and again of the repair.
-    pub timeout: Duration,
-}
 
 /// Reason why a scope was not repaired.
 #[derive(Debug, thiserror::Error)]
@@ -126,37 +110,38 @@ pub struct ScopeRepair {
     /// Work that is left to do.
     pub work: Work,
     driver: Driver,
-    options: RepairOptions,
+    options: TakeoverOptions,
+    /// Time limit of the look, and again of the repair.
+    within: Duration,
     _tasks: DropGuard,
 }
 
 impl ScopeRepair {
-    /// Connects as a proxy does, with the same checks, and looks. Does not touch the scope.
+    /// Connects as a proxy does, with the same checks, and looks. Does not touch the scope. Each look and repair may
+    /// take `within`, and one step of it the timeout of a proxy.
     ///
     /// # Errors
     ///
     /// Errors that keep a proxy from serving, and a scope without a mark.
     pub async fn look(
-        options: RepairOptions,
+        mut options: TakeoverOptions,
+        within: Duration,
         authority: Arc<dyn Authority>,
         scope: Scope,
         to: Token,
     ) -> Result<Self, RepairError> {
+        options.control = control_login(options.control);
+        options.lock_wait = LOCK_WAIT;
         let tasks = CancellationToken::new();
         let guard = tasks.clone().drop_guard();
         let config = ControlConfig {
-            login: control_login(options.control.clone()),
-            primary_terms: Arc::default(),
-            timeout: options.step_timeout,
+            options: options.clone(),
             authority: Arc::clone(&authority),
             marks: Arc::default(),
-            lock: options.store_lock,
-            witness: options.witness,
-            lock_wait: LOCK_WAIT,
-            meters: Meters::default(),
+            primary_terms: Arc::default(),
         };
         let (control, cluster) = Control::start(config, tasks).await?;
-        let deadline = Instant::now() + options.timeout;
+        let deadline = Instant::now() + within;
         let mark = in_time(authority.mark(&scope), deadline).await;
         let Some(mark) = mark.map_err(asked)? else {
             return Err(RepairError::NoMark(scope));
@@ -181,6 +166,7 @@ impl ScopeRepair {
             work,
             driver: Driver::new(&control, &authority),
             options,
+            within,
             _tasks: guard,
         })
     }
@@ -192,7 +178,7 @@ impl ScopeRepair {
     /// [`RepairError::Changed`] if the mark has changed. [`RepairError::Incomplete`] if it was set, but not all
     /// sessions could be confirmed gone.
     pub async fn perform(self, by: &str, reason: &str) -> Result<RepairReport, RepairError> {
-        let deadline = Instant::now() + self.options.timeout;
+        let deadline = Instant::now() + self.within;
         let (mark, lower) = match self.work {
             Work::Repair => self.set_the_mark(by, reason, deadline).await?,
             Work::Finish => (self.mark.clone(), self.sessions.clone()),
@@ -257,8 +243,8 @@ impl ScopeRepair {
         lower: Vec<Registered>,
         deadline: Instant,
     ) -> Result<(), DeclareError> {
-        let (notes, noted) = Notes::to(&self.driver.authority, self.options.step_timeout);
-        let barriers = Barriers::new(&self.driver, &Meters::default(), notes);
+        let (notes, noted) = Notes::to(&self.driver.authority, self.options.timeout);
+        let barriers = Barriers::new(&self.driver, &self.options.meters, notes);
         let barrier = Barrier {
             scope: self.scope.clone(),
             rank: mark.rank(),

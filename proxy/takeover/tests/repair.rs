@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use pgpalisade_authority::{Authority, Backend, Embedded, Mark, Scope, Token};
 use pgpalisade_policies::TokenBounds;
 use pgpalisade_takeover::{
-    Bound, DeclareError, Identified, RepairError, RepairOptions, RepairReport, ScopeRepair,
-    SessionProbe, StartError, StoreLock, Takeover, TakeoverOptions, WitnessMode, Work,
+    Bound, DeclareError, Identified, RepairError, RepairReport, ScopeRepair, SessionProbe,
+    StartError, StoreLock, Takeover, TakeoverOptions, Work,
 };
 use support::{Postgres, Slow, declare};
 use tokio_postgres::Client;
@@ -35,11 +35,15 @@ fn store(postgres: &Postgres) -> Arc<Embedded> {
     Arc::new(Embedded::open(&postgres.dir().join("authority")).unwrap())
 }
 
-async fn start(postgres: &Postgres, authority: Arc<dyn Authority>) -> Result<Takeover, StartError> {
-    let options = TakeoverOptions {
+fn options(postgres: &Postgres, user: &str) -> TakeoverOptions {
+    TakeoverOptions {
         store_lock: StoreLock::Shared,
-        ..TakeoverOptions::new(postgres.config("postgres"), "test".to_owned())
-    };
+        ..TakeoverOptions::new(postgres.config(user), "test".to_owned())
+    }
+}
+
+async fn start(postgres: &Postgres, authority: Arc<dyn Authority>) -> Result<Takeover, StartError> {
+    let options = options(postgres, "postgres");
     Takeover::start(options, authority, CancellationToken::new()).await
 }
 
@@ -53,15 +57,7 @@ async fn session(postgres: &Postgres, takeover: &Takeover, user: &str) -> (Clien
     (client, found.await.unwrap())
 }
 
-fn options(postgres: &Postgres, user: &str) -> RepairOptions {
-    RepairOptions {
-        control: postgres.config(user).into(),
-        store_lock: StoreLock::Shared,
-        witness: WitnessMode::Auto,
-        step_timeout: Duration::from_secs(5),
-        timeout: Duration::from_secs(10),
-    }
-}
+const WITHIN: Duration = Duration::from_secs(10);
 
 async fn repair(
     postgres: &Postgres,
@@ -71,7 +67,7 @@ async fn repair(
 ) -> Result<(Work, RepairReport), RepairError> {
     let authority = Arc::clone(authority) as Arc<dyn Authority>;
     let options = options(postgres, user);
-    let looked = ScopeRepair::look(options, authority, Scope::default(), token(to)).await?;
+    let looked = ScopeRepair::look(options, WITHIN, authority, Scope::default(), token(to)).await?;
     let work = looked.work;
     let report = looked.perform("alice@db1", "a script").await?;
     Ok((work, report))
@@ -190,6 +186,7 @@ async fn a_repair_ends_every_session_of_before_and_no_other() {
     assert_eq!((work, report.mark.incarnation.get()), (Work::Finish, 2));
     let unknown = ScopeRepair::look(
         options(&postgres, "postgres"),
+        WITHIN,
         store as _,
         Scope::new("typo").unwrap(),
         token(1),
