@@ -6,7 +6,6 @@
 pub(crate) mod check;
 pub(crate) mod cluster;
 mod finding;
-mod greeting;
 pub(crate) mod hosts;
 mod probe;
 pub(crate) mod status;

@@ -3,25 +3,22 @@
 use std::cell::Cell;
 use std::error::Error;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use pgpalisade_authority::owned::NAMES;
 use pgpalisade_server::hosts::UpstreamAddr;
 use pgpalisade_takeover::ControlError;
 use pgpalisade_tls::{Connector, FileError, Login, Negotiated};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, duplex};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::{Client, NoTls};
-use tokio_util::io::InspectReader;
-
-use super::greeting::Greeting;
 
 const APPLICATION_NAME: &str = "pgpalisade inspect";
+/// Bytes of a CancelRequest.
+const CANCEL_REQUEST: usize = 16;
 
 pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
@@ -42,7 +39,8 @@ pub(super) enum ProbeError {
 pub(crate) struct Probe {
     client: Client,
     driver: AbortHandle,
-    greeting: Arc<Mutex<Greeting>>,
+    /// The pid that the server sent at login. If a pooler made it up, no takeover could end the session.
+    pub(super) told_pid: Option<i32>,
     within: Duration,
     /// A query went unanswered, so no further one is sent.
     stuck: Cell<bool>,
@@ -58,15 +56,12 @@ impl Probe {
             let files = |error: FileError| ProbeError::Tls(addr.clone(), error.into());
             let connector = login.connector().map_err(files)?;
             let Opened { stream, .. } = open(addr, &connector).await?;
-            let greeting = Arc::new(Mutex::new(Greeting::default()));
-            let listening = Arc::clone(&greeting);
-            let overheard = InspectReader::new(stream, move |bytes| listening.lock().hear(bytes));
             let mut config = login.config.clone();
-            // TLS is already in place, below the tap.
+            // TLS is already in place.
             config.ssl_mode(SslMode::Disable);
             config.application_name(APPLICATION_NAME);
             let (client, connection) = config
-                .connect_raw(overheard, NoTls)
+                .connect_raw(stream, NoTls)
                 .await
                 .map_err(|error| ProbeError::Login(addr.clone(), login_error(error)))?;
             let driver = tokio::spawn(async move {
@@ -75,9 +70,9 @@ impl Probe {
                 }
             });
             Ok(Self {
+                told_pid: told_pid(&client).await,
                 client,
                 driver: driver.abort_handle(),
-                greeting,
                 within,
                 stuck: Cell::new(false),
             })
@@ -85,11 +80,6 @@ impl Probe {
         timeout(within, opening)
             .await
             .unwrap_or_else(|_| Err(ProbeError::Timeout(addr.clone(), within)))
-    }
-
-    /// The pid that the server sent at login.
-    pub(super) fn told_pid(&self) -> Option<i32> {
-        self.greeting.lock().pid()
     }
 
     /// Runs a query in its own READ ONLY transaction.
@@ -123,6 +113,19 @@ impl Drop for Probe {
             self.driver.abort();
         }
     }
+}
+
+/// The client library names the pid in a cancel request only: after the length and a code, and before the key
+/// (<https://www.postgresql.org/docs/current/protocol-message-formats.html>).
+async fn told_pid(client: &Client) -> Option<i32> {
+    let (stream, mut written) = duplex(CANCEL_REQUEST);
+    let cancel = client.cancel_token();
+    cancel.cancel_query_raw(stream, NoTls).await.ok()?;
+    let mut request = [0; CANCEL_REQUEST];
+    written.read_exact(&mut request).await.ok()?;
+    let [_, _, _, _, _, _, _, _, a, b, c, d, ..] = request;
+    // 0: the server has sent none.
+    Some(i32::from_be_bytes([a, b, c, d])).filter(|pid| *pid != 0)
 }
 
 /// A refused login is a FATAL error, which elsewhere means a lost session.

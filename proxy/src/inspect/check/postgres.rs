@@ -130,7 +130,7 @@ async fn superusers(control: &Chosen) -> CheckResult {
 fn direct(control: &Chosen) -> CheckResult {
     const POOLER: &str = "let \"control\" lead to PostgreSQL itself: a pooler gives it the session of another client";
     let own = control.rights.backend.pid;
-    match control.connection.told_pid() {
+    match control.connection.told_pid {
         Some(told) if told == own => CheckResult::ok(format!(
             "no pooler is between this machine and server process {own}"
         )),
@@ -161,7 +161,7 @@ async fn same_server(config: &Config, control: &Chosen, within: Duration) -> Che
     let looked = async {
         let theirs = connection.look(prepare::rights).await?;
         let server = connection.look(cluster::server).await?;
-        let told = connection.told_pid();
+        let told = connection.told_pid;
         let started = control
             .connection
             .look(async |client| match told {
