@@ -9,8 +9,16 @@ use crate::walk::trace::Token;
 
 /// Values that cannot contain nodes.
 macro_rules! nothing_in {
-    ($($method:ident: $type:ty),* $(,)?) => {
-        $(fn $method(self, _: $type) -> Result<(), UnknownShape> { Ok(()) })*
+    ($($method:ident($($of:ty),*);)*) => {
+        $(fn $method(self, $(_: $of),*) -> Result<(), UnknownShape> { Ok(()) })*
+    };
+}
+
+/// Shapes that no type of the tree has.
+macro_rules! not_in_the_tree {
+    ($($method:ident($($of:ty),*) -> $shape:ident;)*) => {
+        $(type $shape = Impossible<(), UnknownShape>;)*
+        $(fn $method(self, $(_: $of),*) -> Result<Self::$shape, UnknownShape> { Err(UnknownShape) })*
     };
 }
 
@@ -19,16 +27,21 @@ impl<'a> ser::Serializer for &'a mut Walk {
     type Error = UnknownShape;
     type SerializeSeq = Fields<'a>;
     type SerializeStruct = Fields<'a>;
-    type SerializeTuple = Impossible<(), UnknownShape>;
-    type SerializeTupleStruct = Impossible<(), UnknownShape>;
-    type SerializeTupleVariant = Impossible<(), UnknownShape>;
-    type SerializeMap = Impossible<(), UnknownShape>;
-    type SerializeStructVariant = Impossible<(), UnknownShape>;
 
     nothing_in! {
-        serialize_i8: i8, serialize_i16: i16, serialize_i32: i32, serialize_i64: i64,
-        serialize_u8: u8, serialize_u16: u16, serialize_u32: u32, serialize_u64: u64, serialize_f32: f32,
-        serialize_f64: f64, serialize_char: char, serialize_bytes: &[u8], serialize_unit_struct: &'static str,
+        serialize_i8(i8); serialize_i16(i16); serialize_i32(i32); serialize_i64(i64);
+        serialize_u8(u8); serialize_u16(u16); serialize_u32(u32); serialize_u64(u64);
+        serialize_f32(f32); serialize_f64(f64); serialize_char(char); serialize_bytes(&[u8]);
+        serialize_none(); serialize_unit(); serialize_unit_struct(&'static str);
+        serialize_unit_variant(&'static str, u32, &'static str);
+    }
+
+    not_in_the_tree! {
+        serialize_tuple(usize) -> SerializeTuple;
+        serialize_tuple_struct(&'static str, usize) -> SerializeTupleStruct;
+        serialize_tuple_variant(&'static str, u32, &'static str, usize) -> SerializeTupleVariant;
+        serialize_map(Option<usize>) -> SerializeMap;
+        serialize_struct_variant(&'static str, u32, &'static str, usize) -> SerializeStructVariant;
     }
 
     fn serialize_bool(self, value: bool) -> Result<(), UnknownShape> {
@@ -39,23 +52,6 @@ impl<'a> ser::Serializer for &'a mut Walk {
     fn serialize_str(self, value: &str) -> Result<(), UnknownShape> {
         self.note(|| Token::Text(value.into()));
         self.attributes.note(value);
-        Ok(())
-    }
-
-    fn serialize_none(self) -> Result<(), UnknownShape> {
-        Ok(())
-    }
-
-    fn serialize_unit(self) -> Result<(), UnknownShape> {
-        Ok(())
-    }
-
-    fn serialize_unit_variant(
-        self,
-        _: &'static str,
-        _: u32,
-        _: &'static str,
-    ) -> Result<(), UnknownShape> {
         Ok(())
     }
 
@@ -90,41 +86,5 @@ impl<'a> ser::Serializer for &'a mut Walk {
         self.note(|| Token::Struct(name));
         let of = Of::enter(self, name);
         Ok(Fields { walk: self, of })
-    }
-
-    fn serialize_tuple(self, _: usize) -> Result<Self::SerializeTuple, UnknownShape> {
-        Err(UnknownShape)
-    }
-
-    fn serialize_tuple_struct(
-        self,
-        _: &'static str,
-        _: usize,
-    ) -> Result<Self::SerializeTupleStruct, UnknownShape> {
-        Err(UnknownShape)
-    }
-
-    fn serialize_tuple_variant(
-        self,
-        _: &'static str,
-        _: u32,
-        _: &'static str,
-        _: usize,
-    ) -> Result<Self::SerializeTupleVariant, UnknownShape> {
-        Err(UnknownShape)
-    }
-
-    fn serialize_map(self, _: Option<usize>) -> Result<Self::SerializeMap, UnknownShape> {
-        Err(UnknownShape)
-    }
-
-    fn serialize_struct_variant(
-        self,
-        _: &'static str,
-        _: u32,
-        _: &'static str,
-        _: usize,
-    ) -> Result<Self::SerializeStructVariant, UnknownShape> {
-        Err(UnknownShape)
     }
 }
