@@ -179,10 +179,10 @@ fn control(call: &FuncCall) -> Option<SetConfigCall<'_>> {
     let [name, value, local] = call.args.as_slice() else {
         return None;
     };
-    let Literal::Text(name) = cast_literal(name, Type::Text)? else {
+    let Literal::Text(name) = cast_literal(name, "text")? else {
         return None;
     };
-    let value: Option<Cow<'_, str>> = match cast_literal(value, Type::Text)? {
+    let value: Option<Cow<'_, str>> = match cast_literal(value, "text")? {
         Literal::Null => None,
         Literal::Text(text) => Some(text.into()),
         // A number without a cast to text is an error of the server. With a cast, only an integer is stored as it is
@@ -190,7 +190,7 @@ fn control(call: &FuncCall) -> Option<SetConfigCall<'_>> {
         Literal::Integer(number) if is_cast(value) => Some(number.to_string().into()),
         _ => return None,
     };
-    let lifetime = match cast_literal(local, Type::Bool)? {
+    let lifetime = match cast_literal(local, "bool")? {
         Literal::Boolean(true) => Lifetime::Local,
         Literal::Boolean(false) | Literal::Null => Lifetime::Session,
         // The type boolean trims its text, and takes the same words as a setting does.
@@ -219,18 +219,12 @@ fn control(call: &FuncCall) -> Option<SetConfigCall<'_>> {
     }))
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Type {
-    Text,
-    Bool,
-}
-
 fn is_cast(node: &Node) -> bool {
     matches!(node.node, Some(NodeEnum::TypeCast(_)))
 }
 
 /// A literal, or a literal cast to a type that keeps it as it is. `varchar(5)` and `name` would cut it.
-fn cast_literal(node: &Node, wanted: Type) -> Option<Literal<'_>> {
+fn cast_literal<'n>(node: &'n Node, wanted: &str) -> Option<Literal<'n>> {
     let Some(NodeEnum::TypeCast(cast)) = &node.node else {
         return literal(node);
     };
@@ -241,15 +235,11 @@ fn cast_literal(node: &Node, wanted: Type) -> Option<Literal<'_>> {
     }
 }
 
-fn is_type(name: &TypeName, wanted: Type) -> bool {
+fn is_type(name: &TypeName, wanted: &str) -> bool {
     let word = match name.names.as_slice() {
         [word] => text_of(word),
         [schema, word] if text_of(schema) == Some("pg_catalog") => text_of(word),
         _ => None,
-    };
-    let wanted = match wanted {
-        Type::Text => "text",
-        Type::Bool => "bool",
     };
     word == Some(wanted)
         && name.typmods.is_empty()

@@ -3,21 +3,30 @@
 use std::fmt;
 
 /// Reason why a text was not understood.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
 pub enum Opaque {
     /// Longer than [`MAX_PARSED`](crate::MAX_PARSED).
+    #[strum(to_string = "it is too long to be parsed")]
     TooLong,
     /// Not kept until complete, because too many long texts were arriving.
+    #[strum(to_string = "it is long, and too many long texts were arriving at the same time")]
     NoRoom,
     /// Contains a NUL byte.
+    #[strum(to_string = "it contains a NUL byte")]
     Nul,
     /// Is not UTF-8.
+    #[strum(to_string = "it is not UTF-8")]
     NotUtf8,
     /// Has bytes above 0x7F in a client encoding whose characters can contain ASCII bytes.
+    #[strum(
+        to_string = "it has characters beyond ASCII, and it is not sure that client and server both use UTF8"
+    )]
     Encoding,
     /// Too deeply nested, has too many tokens or too many operator characters in a row, or the parser failed.
+    #[strum(to_string = "it is too complex to be examined")]
     Parser,
     /// Reads differently with `standard_conforming_strings` off.
+    #[strum(to_string = "its meaning depends on standard_conforming_strings")]
     Backslash,
 }
 
@@ -91,21 +100,5 @@ impl fmt::Display for WriteReason {
             Self::Opaque(why) => write!(f, "it counts as a write because {why}"),
             Self::Syntax(syntax) => write!(f, "it cannot be parsed: {}", syntax.error),
         }
-    }
-}
-
-impl fmt::Display for Opaque {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::TooLong => "it is too long to be parsed",
-            Self::NoRoom => "it is long, and too many long texts were arriving at the same time",
-            Self::Nul => "it contains a NUL byte",
-            Self::NotUtf8 => "it is not UTF-8",
-            Self::Encoding => {
-                "it has characters beyond ASCII, and it is not sure that client and server both use UTF8"
-            }
-            Self::Parser => "it is too complex to be examined",
-            Self::Backslash => "its meaning depends on standard_conforming_strings",
-        })
     }
 }

@@ -35,20 +35,11 @@ struct Query {
     from: Range<usize>,
     /// Names in the two sides of its UNION.
     sides: Range<usize>,
-    locks: Locks,
-}
-
-/// FOR UPDATE and similar clauses.
-#[derive(Debug, Default)]
-struct Locks {
-    /// FOR UPDATE without OF, which locks all of FROM.
-    all: Option<All>,
+    /// FOR UPDATE or a similar clause without OF, which locks all of FROM.
+    locks_all: bool,
     /// Names after OF.
-    of: Vec<Box<str>>,
+    locks_of: Vec<Box<str>>,
 }
-
-#[derive(Debug)]
-struct All;
 
 #[derive(Debug, Default)]
 struct With {
@@ -150,18 +141,18 @@ impl NameScopes {
     }
 
     pub(super) fn lock_all(&mut self) -> Result<(), UnknownShape> {
-        self.innermost()?.locks.all = Some(All);
+        self.innermost()?.locks_all = true;
         Ok(())
     }
 
     pub(super) fn lock_of(&mut self, alias: Box<str>) -> Result<(), UnknownShape> {
-        self.innermost()?.locks.of.push(alias);
+        self.innermost()?.locks_of.push(alias);
         Ok(())
     }
 
     /// Number of names after OF so far.
     pub(super) fn locked_of(&self) -> usize {
-        self.queries.last().map_or(0, |query| query.locks.of.len())
+        self.queries.last().map_or(0, |query| query.locks_of.len())
     }
 
     fn innermost(&mut self) -> Result<&mut Query, UnknownShape> {
@@ -180,7 +171,7 @@ impl NameScopes {
     }
 
     fn apply_locks(&mut self, query: &Query, level: usize) {
-        if query.locks.all.is_none() && query.locks.of.is_empty() {
+        if !query.locks_all && query.locks_of.is_empty() {
             return;
         }
         let mut direct: HashMap<&str, usize> = HashMap::new();
@@ -190,19 +181,12 @@ impl NameScopes {
                 direct.entry(name).or_insert(place);
             }
         }
-        let of: Option<Vec<usize>> = match query.locks.all {
-            Some(All) => None,
-            // A name after OF that is no table, such as a subquery, may stand for any of them.
-            None => query
-                .locks
-                .of
-                .iter()
-                .map(|alias| direct.get(&**alias).copied())
-                .collect(),
-        };
+        let of = query.locks_of.iter();
+        let of: Option<Vec<usize>> = of.map(|alias| direct.get(&**alias).copied()).collect();
         let places: Box<dyn Iterator<Item = usize>> = match of {
-            Some(places) => Box::new(places.into_iter()),
-            None => Box::new(query.from.clone().chain(query.sides.clone())),
+            Some(places) if !query.locks_all => Box::new(places.into_iter()),
+            // A name after OF that is no table, such as a subquery, may stand for any of them.
+            _ => Box::new(query.from.clone().chain(query.sides.clone())),
         };
         for place in places {
             if let Some(mention) = self.mentions.get_mut(place) {
