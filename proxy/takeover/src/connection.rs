@@ -110,12 +110,12 @@ async fn prepare_session(
     if let (Err(StartError::OtherAuthority { .. }), Some(_)) = (&prepared, previous) {
         end_registered(config, &link.client).await?;
     }
-    let facts = prepared?;
-    let (cluster, version) = (facts.cluster, link.version);
+    let (backend, cluster, witness) = prepared?;
+    let version = link.version;
     let session = Arc::new(ControlConnection {
         client: link.client,
         connection: link.connection.abort_handle(),
-        backend: facts.backend,
+        backend,
         cluster,
         primary: Primary {
             place: at.place,
@@ -123,7 +123,7 @@ async fn prepare_session(
             version: Arc::clone(&version),
             term: config.primary_terms.begin(cluster),
         },
-        witness: facts.witness,
+        witness,
     });
     tracing::info!(primary = %at, postgres = &*version, %cluster, "the control connection leads to the primary");
     Ok(Established {

@@ -12,21 +12,13 @@ use super::error::StartError;
 use super::witness::{self, Table};
 use super::{cluster_lock, sessions};
 
-/// Facts about a prepared connection.
-pub(super) struct ServerFacts {
-    /// Server process of the connection.
-    pub(super) backend: Backend,
-    pub(super) cluster: Cluster,
-    pub(super) witness: Table,
-}
-
 /// Settings, rights, the lock, the cluster and the witness, in this order: only the proxies of this authority may put
-/// a cluster on record.
+/// a cluster on record. Returns the server process of the connection, its cluster, and whether that has a witness.
 pub(super) async fn prepare(
     config: &ControlConfig,
     client: &Client,
     previous: Option<Backend>,
-) -> Result<ServerFacts, StartError> {
+) -> Result<(Backend, Cluster, Table), StartError> {
     let timeout_ms = config.options.timeout.as_millis().to_string();
     // Through pg_settings, because older servers lack some of them. This connection only writes the copy of the
     // marks. That admits nothing, so it does not wait for a standby. Proxies write it at the same time, which must not
@@ -57,11 +49,7 @@ pub(super) async fn prepare(
         WitnessMode::Auto => witness::compare(client, config.authority.as_ref()).await?,
         WitnessMode::Off => Table::Missing,
     };
-    Ok(ServerFacts {
-        backend,
-        cluster,
-        witness,
-    })
+    Ok((backend, cluster, witness))
 }
 
 /// Asks the authority whether this cluster is the one on record, and notes the answer.
