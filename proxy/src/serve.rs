@@ -5,7 +5,7 @@ use std::iter::zip;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pgpalisade_authority::{Authority, OpenError};
+use pgpalisade_authority::OpenError;
 use pgpalisade_fence::Fence;
 use pgpalisade_policies::Mode;
 use pgpalisade_rejection_log::RejectionLog;
@@ -16,7 +16,7 @@ use pgpalisade_server::leadership::{Grant, Leaderships};
 use pgpalisade_server::listener::{ListenAddr, Listener};
 use pgpalisade_server::worker::ClusterServers;
 use pgpalisade_server::{SETTLE_WITHIN, Server, ServerOptions};
-use pgpalisade_takeover::{StartError, StoreLock, Takeover, TakeoverOptions};
+use pgpalisade_takeover::{StartError, Takeover};
 use rustix::system::uname;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -29,7 +29,7 @@ use crate::http::{HttpError, HttpListener, HttpServer};
 use crate::in_force::InForce;
 use crate::policy_file::Loaded;
 use crate::reload::Reload;
-use crate::store::{self, OpenStore};
+use crate::store;
 
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -236,9 +236,13 @@ async fn start(
         old.take_over(listeners).await;
         old.gone().await;
     }
-    let OpenStore { authority, lock } =
-        store::open(&config.takeover.authority, config.takeover.timeout).await?;
-    Ok(start_takeover(config, authority, lock).await?)
+    let authority = store::open(config).await?;
+    let host = uname().nodename().to_string_lossy().into_owned();
+    let declared_by = format!("pgpalisade {host} {}", std::process::id());
+    let options = store::takeover_options(config, declared_by);
+    let takeover = Takeover::start(options, authority, CancellationToken::new()).await?;
+    log_start(config, &takeover);
+    Ok(takeover)
 }
 
 /// Waits for a process that takes over all listeners. Cancel safe.
@@ -286,22 +290,6 @@ async fn inherit_http(config: &HttpAddr, closing: &CancellationToken) -> Option<
             Ok(listener) => return Some(listener),
         }
     }
-}
-
-async fn start_takeover(
-    config: &Config,
-    authority: Arc<dyn Authority>,
-    store_lock: StoreLock,
-) -> Result<Takeover, StartError> {
-    let host = uname().nodename().to_string_lossy().into_owned();
-    let declared_by = format!("pgpalisade {host} {}", std::process::id());
-    let mut options = TakeoverOptions::new(config.control.expose().clone(), declared_by);
-    options.timeout = config.takeover.timeout;
-    options.store_lock = store_lock;
-    options.witness = config.takeover.witness;
-    let takeover = Takeover::start(options, authority, CancellationToken::new()).await?;
-    log_start(config, &takeover);
-    Ok(takeover)
 }
 
 fn log_start(config: &Config, takeover: &Takeover) {

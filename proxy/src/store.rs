@@ -5,44 +5,42 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pgpalisade_authority::{Authority, Embedded, Etcd, OpenError, Postgres, embedded};
-use pgpalisade_takeover::StoreLock;
+use pgpalisade_takeover::{StoreLock, TakeoverOptions};
 
-use crate::config::AuthorityLocation;
-
-pub(crate) struct OpenStore {
-    pub authority: Arc<dyn Authority>,
-    pub lock: StoreLock,
-}
+use crate::config::{AuthorityLocation, Config};
 
 /// Time within which another process may release an embedded store.
 const RELEASED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Opens the store. `timeout` bounds a call to one over a network.
+/// Opens the store.
 ///
 /// # Errors
 ///
 /// If it cannot be used, with what to do.
-pub(crate) async fn open(
-    location: &AuthorityLocation,
-    timeout: Duration,
-) -> Result<OpenStore, OpenError> {
-    Ok(match location {
-        AuthorityLocation::Embedded(directory) => OpenStore {
-            authority: Arc::new(open_embedded(directory).await?),
-            lock: StoreLock::Exclusive,
-        },
-        AuthorityLocation::Etcd(options) => OpenStore {
-            authority: Etcd::open(options.as_ref().clone()).await?,
-            lock: StoreLock::Shared,
-        },
+pub(crate) async fn open(config: &Config) -> Result<Arc<dyn Authority>, OpenError> {
+    let takeover = &config.takeover;
+    Ok(match &takeover.authority {
+        AuthorityLocation::Embedded(directory) => Arc::new(open_embedded(directory).await?),
+        AuthorityLocation::Etcd(options) => Etcd::open(options.as_ref().clone()).await?,
         AuthorityLocation::Postgres(options) => {
-            let options = options.as_ref().clone().with_timeout(timeout);
-            OpenStore {
-                authority: Arc::new(Postgres::connect(&options).await?),
-                lock: StoreLock::Shared,
-            }
+            let options = options.as_ref().clone().with_timeout(takeover.timeout);
+            Arc::new(Postgres::connect(&options).await?)
         }
     })
+}
+
+/// What takeovers with the configured store go by.
+pub(crate) fn takeover_options(config: &Config, declared_by: String) -> TakeoverOptions {
+    let store_lock = match config.takeover.authority {
+        AuthorityLocation::Embedded(_) => StoreLock::Exclusive,
+        AuthorityLocation::Etcd(_) | AuthorityLocation::Postgres(_) => StoreLock::Shared,
+    };
+    TakeoverOptions {
+        store_lock,
+        witness: config.takeover.witness,
+        timeout: config.takeover.timeout,
+        ..TakeoverOptions::new(config.control.expose().clone(), declared_by)
+    }
 }
 
 /// Checks that an embedded store could be opened, except that it may be in use.

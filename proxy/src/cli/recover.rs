@@ -46,8 +46,7 @@ pub(super) fn run(args: &RecoverArgs) -> Result<(), Failure> {
 }
 
 async fn recover(config: &Config, args: &RecoverArgs) -> Result<(), Failure> {
-    let opened = store::open(&config.takeover.authority, config.takeover.timeout).await;
-    let authority = opened.map_err(failed)?.authority;
+    let authority = store::open(config).await.map_err(failed)?;
     let control = config.control.expose().clone();
     let recovery = Recovery::look(control, authority.as_ref(), config.takeover.witness, WITHIN)
         .await

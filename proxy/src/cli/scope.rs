@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::builder::NonEmptyStringValueParser;
 use pgpalisade_authority::{Mark, OpenError, Scope, Token};
 use pgpalisade_fence::rejection::utc;
-use pgpalisade_takeover::{RepairError, RepairReport, ScopeRepair, TakeoverOptions, Work};
+use pgpalisade_takeover::{RepairError, RepairReport, ScopeRepair, Work};
 use serde::Serialize;
 
 use super::settings::Settings;
@@ -95,20 +95,14 @@ pub(super) fn run(args: &ScopeArgs) -> Result<(), Failure> {
 }
 
 async fn repair(config: &Config, args: &RepairArgs) -> Result<(), Failure> {
-    let opened = store::open(&config.takeover.authority, config.takeover.timeout).await;
-    let store = opened.map_err(|error| match error {
+    let authority = store::open(config).await.map_err(|error| match error {
         OpenError::InUse(why) => failed(NotDone::InUse(why)),
         error => failed(error),
     })?;
     let by = operator::name();
-    let options = TakeoverOptions {
-        store_lock: store.lock,
-        witness: config.takeover.witness,
-        timeout: config.takeover.timeout,
-        ..TakeoverOptions::new(config.control.expose().clone(), by.clone())
-    };
+    let options = store::takeover_options(config, by.clone());
     let (scope, to) = (args.scope.clone(), args.mark);
-    let looked = ScopeRepair::look(options, WITHIN, store.authority, scope, to).await;
+    let looked = ScopeRepair::look(options, WITHIN, authority, scope, to).await;
     let repair = looked.map_err(failed)?;
     tell(&describe(&repair, config));
     if !args.yes {
