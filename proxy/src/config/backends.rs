@@ -2,20 +2,15 @@
 
 use std::time::Duration;
 
+use pgpalisade_policies::PoolMode;
 use pgpalisade_server::pooling::{BackendLimits, Pool, Reset};
 
 use super::key::Key;
 use super::values::{SECOND, Values, minutes};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lending {
-    Session,
-    Transaction,
-}
-
-const LENDING: [(&str, Lending); 2] = [
-    ("session", Lending::Session),
-    ("transaction", Lending::Transaction),
+const LENDING: [(&str, PoolMode); 2] = [
+    ("session", PoolMode::Session),
+    ("transaction", PoolMode::Transaction),
 ];
 
 const RESET: [(&str, Reset); 2] = [("always", Reset::Always), ("auto", Reset::Auto)];
@@ -47,7 +42,7 @@ pub(super) fn read(values: &mut Values<'_>) -> Option<Pool> {
     // One is left for the others.
     limits.pinned = limits.pinned.min((limits.max.get() - 1).max(1));
     Some(match lending {
-        Lending::Session => Pool::Session,
-        Lending::Transaction => Pool::Transaction(limits),
+        PoolMode::Session => Pool::Session,
+        PoolMode::Transaction => Pool::Transaction(limits),
     })
 }
