@@ -14,7 +14,6 @@ use super::error::StartError;
 use super::hosts::{self, HostAddress, Open};
 use super::options::TakeoverOptions;
 use super::primary_term::{PrimaryTerm, PrimaryTerms};
-use super::witness::Table;
 use super::{prepare, sessions};
 
 /// Time limit for making a connection, and again for preparing it. The timeout of takeovers counts if it is longer.
@@ -48,7 +47,7 @@ pub(super) struct ControlConnection {
     pub(super) backend: Backend,
     pub(super) cluster: Cluster,
     pub(super) primary: Primary,
-    pub(super) witness: Table,
+    pub(super) has_witness: bool,
 }
 
 /// A connection that may serve: it has the rights and the lock, and leads to the cluster on record.
@@ -110,7 +109,7 @@ async fn prepare_session(
     if let (Err(StartError::OtherAuthority { .. }), Some(_)) = (&prepared, previous) {
         end_registered(config, &link.client).await?;
     }
-    let (backend, cluster, witness) = prepared?;
+    let (backend, cluster, has_witness) = prepared?;
     let version = link.version;
     let session = Arc::new(ControlConnection {
         client: link.client,
@@ -123,7 +122,7 @@ async fn prepare_session(
             version: Arc::clone(&version),
             term: config.primary_terms.begin(cluster),
         },
-        witness,
+        has_witness,
     });
     tracing::info!(primary = %at, postgres = &*version, %cluster, "the control connection leads to the primary");
     Ok(Established {

@@ -17,7 +17,6 @@ use super::hosts::HostAddress;
 use super::patrol::Patrol;
 use super::primary_term::PrimaryTerms;
 use super::spawn_until;
-use super::witness::Table;
 
 /// The first and the longest pause between attempts to connect.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
@@ -176,12 +175,12 @@ impl Control {
     }
 
     /// Whether the cluster keeps a witness of the marks, and which cluster that is.
-    pub(super) async fn witness(
+    pub(super) async fn has_witness(
         &self,
         deadline: Instant,
-    ) -> Result<(Table, Cluster), ControlError> {
+    ) -> Result<(bool, Cluster), ControlError> {
         let session = self.session(deadline).await?;
-        Ok((session.witness, session.cluster))
+        Ok((session.has_witness, session.cluster))
     }
 
     /// Replaces the connection, so that the authority decides again whether its cluster is the one on record.

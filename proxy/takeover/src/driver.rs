@@ -80,8 +80,8 @@ impl Driver {
                 Event::Holdouts(sessions::holdouts(control, &left, deadline).await?)
             }
             Request::HasWitness => {
-                let (table, cluster) = control.witness(deadline).await?;
-                Event::HasWitness(table, cluster)
+                let (has_witness, cluster) = control.has_witness(deadline).await?;
+                Event::HasWitness(has_witness, cluster)
             }
             Request::Witness(scope, mark) => {
                 witness.record(&scope, &mark, deadline).await?;

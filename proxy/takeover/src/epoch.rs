@@ -8,7 +8,6 @@ use pgpalisade_authority::{AuthorityError, Cluster, Declaration, Declared, Mark,
 
 use super::machine::{Event, Request, Step};
 use super::plan::NOBODY;
-use super::witness::Table;
 
 /// One raise of the epoch: in the authority, then in the witness.
 #[derive(Debug)]
@@ -28,8 +27,8 @@ impl<'a> Raise<'a> {
     pub(super) fn handle(&mut self, event: Event) -> Step {
         match (event, self.cluster) {
             (Event::Begin, _) => Step::ask(Request::HasWitness),
-            (Event::HasWitness(Table::Missing, _) | Event::Done, _) => Step::End(Ok(())),
-            (Event::HasWitness(Table::Usable, cluster), _) => {
+            (Event::HasWitness(false, _) | Event::Done, _) => Step::End(Ok(())),
+            (Event::HasWitness(true, cluster), _) => {
                 self.cluster = Some(cluster);
                 Step::ask(Request::Mark(Scope::epoch()))
             }
@@ -83,7 +82,7 @@ mod tests {
         for (before, after) in [(None, 1), (Some(4), 5), (Some(Token::MAX), Token::MAX)] {
             let mut raise = Raise::new("us");
             assert_eq!(ask(&mut raise, Event::Begin), is(Request::HasWitness));
-            let usable = Event::HasWitness(Table::Usable, OURS);
+            let usable = Event::HasWitness(true, OURS);
             assert_eq!(ask(&mut raise, usable), is(Request::Mark(epoch())));
             let token = token(after);
             let declaration = Declaration::new(&epoch(), token, NOBODY, OURS, "us");
@@ -107,7 +106,7 @@ mod tests {
 
     #[test]
     fn without_a_witness_it_stays() {
-        let missing = Event::HasWitness(Table::Missing, OURS);
+        let missing = Event::HasWitness(false, OURS);
         assert_eq!(ask(&mut Raise::new("us"), missing), "");
     }
 

@@ -13,7 +13,6 @@ use pgpalisade_authority::{
 
 use super::error::DeclareError;
 use super::sessions::Holdout;
-use super::witness::Table;
 
 /// Next step of a machine.
 #[derive(Debug)]
@@ -60,7 +59,7 @@ pub(super) enum Event {
     /// Sessions that are still there, and the cluster that reported them.
     Alive(BTreeSet<Backend>, Cluster),
     Holdouts(Vec<Holdout>),
-    HasWitness(Table, Cluster),
+    HasWitness(bool, Cluster),
     Done,
     Failed(DeclareError),
 }

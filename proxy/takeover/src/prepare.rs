@@ -9,7 +9,7 @@ use super::connection::ControlConfig;
 use super::control::{STARTED_US, answer};
 use super::control_error::ControlError;
 use super::error::StartError;
-use super::witness::{self, Table};
+use super::witness;
 use super::{cluster_lock, sessions};
 
 /// Settings, rights, the lock, the cluster and the witness, in this order: only the proxies of this authority may put
@@ -18,7 +18,7 @@ pub(super) async fn prepare(
     config: &ControlConfig,
     client: &Client,
     previous: Option<Backend>,
-) -> Result<(Backend, Cluster, Table), StartError> {
+) -> Result<(Backend, Cluster, bool), StartError> {
     let timeout_ms = config.options.timeout.as_millis().to_string();
     // Through pg_settings, because older servers lack some of them. This connection only writes the copy of the
     // marks. That admits nothing, so it does not wait for a standby. Proxies write it at the same time, which must not
@@ -45,11 +45,11 @@ pub(super) async fn prepare(
     .await?;
     let cluster = cluster(client).await?;
     enrol(config, cluster).await?;
-    let witness = match config.options.witness {
+    let has_witness = match config.options.witness {
         WitnessMode::Auto => witness::compare(client, config.authority.as_ref()).await?,
-        WitnessMode::Off => Table::Missing,
+        WitnessMode::Off => false,
     };
-    Ok((backend, cluster, witness))
+    Ok((backend, cluster, has_witness))
 }
 
 /// Asks the authority whether this cluster is the one on record, and notes the answer.

@@ -21,15 +21,6 @@ use super::control::{Control, answer};
 use super::control_error::ControlError;
 use super::error::{DeclareError, StartError};
 
-/// Whether the table can be used over a control connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Table {
-    /// The table exists and may be written.
-    Usable,
-    /// There is no table that may be used.
-    Missing,
-}
-
 /// Setup for a superuser, if the control role may not create the table.
 pub const SETUP: &str = "CREATE SCHEMA IF NOT EXISTS pgpalisade; \
     CREATE TABLE IF NOT EXISTS pgpalisade.mark (scope text PRIMARY KEY, token int8 NOT NULL, \
@@ -145,8 +136,8 @@ impl Witness {
         if self.has(scope, mark.rank()) {
             return Ok(());
         }
-        let (table, _) = self.control.witness(deadline).await?;
-        if table == Table::Usable {
+        let (has_witness, _) = self.control.has_witness(deadline).await?;
+        if has_witness {
             let written = self.write(Written::of((scope, mark)), deadline).await;
             written.map_err(|why| DeclareError::Witness {
                 scope: scope.clone(),
@@ -188,13 +179,13 @@ fn strange(rows: &[Row]) -> Result<(), ControlError> {
 }
 
 /// Creates the table if it is missing, and compares. Refuses an authority with lower marks, and raises lower marks in
-/// the witness.
+/// the witness. Returns whether there is a table that may be used.
 pub(super) async fn compare(
     client: &Client,
     authority: &dyn Authority,
-) -> Result<Table, StartError> {
-    if open(client).await? == Table::Missing {
-        return Ok(Table::Missing);
+) -> Result<bool, StartError> {
+    if !open(client).await? {
+        return Ok(false);
     }
     // The witness first. It is never ahead of an authority that remembers, because the authority is raised first.
     let witnessed = read(client).await?;
@@ -219,7 +210,7 @@ pub(super) async fn compare(
             .batch_execute(&raise_statements(&OWN.guard(), &behind)?)
             .await?;
     }
-    Ok(Table::Usable)
+    Ok(true)
 }
 
 /// Marks that the cluster has seen and the authority lacks: scope, seen, kept. Sorted by scope.
@@ -242,9 +233,9 @@ pub fn forgotten<'a>(
     lost
 }
 
-async fn open(client: &Client) -> Result<Table, ControlError> {
+async fn open(client: &Client) -> Result<bool, ControlError> {
     if is_usable(client).await? {
-        return Ok(Table::Usable);
+        return Ok(true);
     }
     match client
         .batch_execute(SETUP)
@@ -262,15 +253,11 @@ async fn open(client: &Client) -> Result<Table, ControlError> {
                     be noticed; let a superuser run \"setup\" in the control connection's database and GRANT \
                  the control role USAGE on the schema and SELECT, INSERT, UPDATE on the table, or set witness = \"off\""
             );
-            return Ok(Table::Missing);
+            return Ok(false);
         }
         Err(other) => return Err(other),
     }
-    if is_usable(client).await? {
-        Ok(Table::Usable)
-    } else {
-        Ok(Table::Missing)
-    }
+    is_usable(client).await
 }
 
 /// Whether the table exists, and may be read and written. Fails if it could run another role's code.

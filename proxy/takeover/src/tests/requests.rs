@@ -11,7 +11,6 @@ use super::guards::Guard;
 use super::machine::{Event, Request};
 use super::promises::{NOT_REGISTERED, REFUSED_BY_ITSELF};
 use super::servers::Process;
-use super::witness::Table;
 use super::world::{Delivery, World};
 
 /// Delay of a repeated request, in delays of the network.
@@ -151,7 +150,7 @@ impl World {
             }
             Request::Alive(old) => Event::Alive(self.alive(server, &old), server),
             Request::Holdouts(_) => Event::Holdouts(Vec::new()),
-            Request::HasWitness => Event::HasWitness(Table::Usable, server),
+            Request::HasWitness => Event::HasWitness(true, server),
             Request::Witness(scope, mark) => {
                 if !scope.is_epoch() || self.keeps(Guard::EpochWitnessed) {
                     self.servers.raise_witness(server, &scope, &mark);
