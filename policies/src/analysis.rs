@@ -2,7 +2,7 @@
 
 use crate::allocation::boxed;
 use crate::control::Control;
-use crate::effects::{ANY_SETTING, Category, Class, Effects};
+use crate::effects::{ANY_SETTING, Category, Class, Computes, Effects};
 use crate::leftover::{Assignment, Leftover};
 use crate::write_reason::{Opaque, WriteReason};
 
@@ -25,18 +25,6 @@ pub struct Statement {
     pub leaves: Option<Leftover>,
     /// The setting, if it does nothing but set one for the session.
     pub assigns: Option<Assignment>,
-}
-
-/// Computation that running a statement may cause.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Computes {
-    /// None: a SELECT or VALUES of constants, without function, operator, cast, table or parameter. No user code can
-    /// run.
-    Nothing,
-    /// None: a statement that only steers the session, however the server reads its text.
-    Steers,
-    /// Anything that its names may stand for.
-    Anything,
 }
 
 impl Statement {

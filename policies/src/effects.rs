@@ -19,6 +19,18 @@ pub enum Class {
     Write,
 }
 
+/// Computation that running a statement may cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Computes {
+    /// None: a SELECT or VALUES of constants, without function, operator, cast, table or parameter. No user code can
+    /// run.
+    Nothing,
+    /// None: a statement that only steers the session, however the server reads its text.
+    Steers,
+    /// Anything that its names may stand for.
+    Anything,
+}
+
 /// The effects of one statement, as far as its text shows them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Effects {

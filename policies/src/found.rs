@@ -1,8 +1,7 @@
 //! Findings about one statement while it is examined.
 
-use crate::analysis::Computes;
 use crate::control::{Control, Mistake};
-use crate::effects::{Category, Class, Effects, Tables};
+use crate::effects::{Category, Class, Computes, Effects, Tables};
 use crate::object_name::ObjectName;
 use crate::write_reason::WriteReason;
 

@@ -29,7 +29,7 @@ mod unread;
 mod walk;
 mod write_reason;
 
-pub use analysis::{Analysis, Computes, Statement};
+pub use analysis::{Analysis, Statement};
 pub use cache::{CacheStats, VerdictCache};
 pub use classify::{
     MAX_PARSED, MAX_PARSED_INLINE, PARSER_STACK, TextEncoding, Weight, classify, is_ascii, weigh,
@@ -37,7 +37,7 @@ pub use classify::{
 pub use control::{
     Access, AccessShow, Chain, Control, FencingShow, FencingVariable, Lifetime, Mistake,
 };
-pub use effects::{Category, Class, Effects, Tables};
+pub use effects::{Category, Class, Computes, Effects, Tables};
 pub use form::with_ascii_constants;
 pub use functions::reads_large_objects;
 pub use leftover::{Assignment, Leftover};

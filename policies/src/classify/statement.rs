@@ -6,9 +6,9 @@ use pg_query::protobuf::{DiscardMode, LockStmt, Node, RawStmt, SelectStmt, Varia
 use pg_query::{LockMode, NodeEnum};
 
 use super::{block, copy, explain, names, transaction, utility};
-use crate::analysis::{Computes, Statement};
+use crate::analysis::Statement;
 use crate::control::Control;
-use crate::effects::{ANY_SETTING, Category, Class, Tables};
+use crate::effects::{ANY_SETTING, Category, Class, Computes, Tables};
 use crate::found::Found;
 use crate::kinds;
 use crate::leftover;

@@ -32,9 +32,8 @@ use rand::{Rng, SeedableRng};
 
 use super::weight::OPERATOR_RUN_MAX;
 use super::*;
-use crate::analysis::Computes;
 use crate::control::{Control, FencingVariable, Mistake};
-use crate::effects::{Category, Class};
+use crate::effects::{Category, Class, Computes};
 
 use Class::{Read, Write};
 

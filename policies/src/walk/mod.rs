@@ -15,9 +15,8 @@ use pg_query::protobuf::SelectStmt;
 use serde::Serialize;
 use serde::ser;
 
-use crate::analysis::Computes;
 use crate::control::Mistake;
-use crate::effects::{ANY_SETTING, Category, Tables};
+use crate::effects::{ANY_SETTING, Category, Computes, Tables};
 use crate::found::Found;
 use crate::functions::{self, Reach};
 use crate::object_name::ObjectName;
