@@ -42,32 +42,3 @@ pub trait Election: fmt::Debug + Send + Sync {
     /// Errors: why it could not be read. The last answer then holds until its time is over.
     async fn read(&self) -> Result<Standing, String>;
 }
-
-/// Whether the leader's name in an election is that of a replica: its identity, with or without what many programs
-/// append to it after `_`, as client-go's examples and controller-runtime do.
-#[must_use]
-pub fn is_named(leader: &str, identity: &str) -> bool {
-    let rest = leader.strip_prefix(identity);
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_named;
-
-    #[test]
-    fn a_leader_is_named_by_its_replica_and_its_process() {
-        for (leader, expect) in [
-            ("app-0", true),
-            ("app-0_5cbd", true),
-            ("app-0_", true),
-            ("app-01", false),
-            ("app-0.b", false),
-            ("app", false),
-            ("b_app-0", false),
-            ("", false),
-        ] {
-            assert_eq!(is_named(leader, "app-0"), expect, "{leader}");
-        }
-    }
-}

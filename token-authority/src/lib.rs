@@ -37,7 +37,7 @@ pub use authority::{
 pub use claim::{Claim, TakeId};
 pub use cluster::Cluster;
 pub use contents::Contents;
-pub use election::{Election, Mandate, Standing, is_named};
+pub use election::{Election, Mandate, Standing};
 pub use embedded::Embedded;
 pub use etcd::Etcd;
 pub use lease::{LEASE_IS_ANOTHERS, LeaseId, LeaseStep, LeaseTime, Leased};

@@ -23,6 +23,9 @@ use super::{POOLS, Replica, SETUP, assert_ended, written};
 const ENDED: &str = "The election that the proxy follows has ended this lead";
 const UNREAD: &str = "could not be read, or was not renewed, in time";
 
+/// What client-go appends to the name of a holder, but for the last four digits.
+const UUID: &str = "6f1c2f6e-8a0b-4b52-9d0a-0c6b4e4b";
+
 /// Duration of the Lease, in seconds.
 const LEASE: u64 = 9;
 
@@ -88,7 +91,7 @@ impl Election for Etcd {
     }
 
     fn elect(&self, replica: &str, _: u64) {
-        self.ctl(&["put", &format!("{KEY}/{replica}"), &format!("{replica}_1")]);
+        self.ctl(&["put", &format!("{KEY}/{replica}"), replica]);
         let other = if replica == "a" { "b" } else { "a" };
         self.ctl(&["del", &format!("{KEY}/{other}")]);
     }
@@ -151,7 +154,7 @@ impl Election for Lease {
 
     fn elect(&self, replica: &str, term: u64) {
         self.kubernetes.change("jobs", |lease| {
-            lease["spec"]["holderIdentity"] = format!("{replica}_{term}").into();
+            lease["spec"]["holderIdentity"] = format!("{replica}_{UUID}{term:04}").into();
             lease["spec"]["leaseTransitions"] = term.into();
         });
     }
@@ -221,6 +224,7 @@ fn the_replica_that_leads_gets_the_token() {
             first.open().fails("INSERT INTO jobs VALUES (1)", "PF002");
             let why = match kind {
                 "file" => "there is no such file",
+                "etcd" => "b\\\" leads",
                 _ => "b_",
             };
             let says = |line: &str| line.contains("this proxy does not lead") && line.contains(why);
@@ -298,6 +302,17 @@ fn a_key_whose_number_may_be_anothers_gives_no_lead() {
     both.args(["--endpoints", scene.etcd.urls().first().unwrap(), "txn"]);
     stdout(&feed(both, &format!("\nput {one} a\nput {two} b\n\n\n")));
     nobody("the same transaction");
+}
+
+/// They would share its number.
+#[test]
+fn a_longer_name_is_another_replicas() {
+    let scene = Scene::with(|etcd| Arc::clone(etcd) as Arc<dyn Election>);
+    let [short, long] = ["a", "a_b"].map(|name| scene.replica(name, "", &[]));
+    scene.election.elect("a_b", 1);
+    long.leads();
+    thread::sleep(Duration::from_secs(1));
+    assert!(short.leader().is_none());
 }
 
 #[test]

@@ -20,7 +20,7 @@ use super::members::Members;
 use super::options::Options;
 use super::reported::CandidateStatus;
 use super::store::found;
-use crate::{Election, Leased, Mandate, OpenError, Standing, Token, is_named};
+use crate::{Election, Leased, Mandate, OpenError, Standing, Token};
 
 /// Time between two looks at a followed election.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -202,7 +202,7 @@ impl Election for FollowedElection {
             return waits("nobody leads");
         };
         let name = String::from_utf8_lossy(leader.value());
-        if !is_named(&name, &self.identity) {
+        if *name != *self.identity {
             return waits(&format!("{name:?} leads"));
         }
         // A number is one leader's: the revision in which its key was made.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use pgpalisade_authority::{Election, Mandate, Standing, is_named};
+use pgpalisade_authority::{Election, Mandate, Standing};
 use tokio::time::Instant;
 
 use super::api::{Api, Cluster};
@@ -109,11 +109,31 @@ impl Seen {
     }
 }
 
+/// Whether the holder of a Lease is a replica: its identity, with or without `_` and the UUID that client-go's examples
+/// and controller-runtime append. Not anything after `_`: `a_b` may be the name of another replica.
+fn is_named(holder: &str, identity: &str) -> bool {
+    let Some(rest) = holder.strip_prefix(identity) else {
+        return false;
+    };
+    rest.is_empty() || rest.strip_prefix('_').is_some_and(is_uuid)
+}
+
+fn is_uuid(text: &str) -> bool {
+    let fits = |(at, byte): (usize, u8)| match at {
+        8 | 13 | 18 | 23 => byte == b'-',
+        _ => byte.is_ascii_hexdigit(),
+    };
+    text.len() == 36 && text.bytes().enumerate().all(fits)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+
+    /// The replica `a`, and what client-go appends.
+    const PROCESS: &str = "a_6f1c2f6e-8a0b-4b52-9d0a-0c6b4e4b7a11";
 
     fn lease(holder: &str, renewed: &str, acquired: &str) -> Resource {
         let spec = json!({ "holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": renewed,
@@ -125,10 +145,29 @@ mod tests {
         Seen::next(seen, read, at).standing("a")
     }
 
+    #[test]
+    fn a_holder_is_named_by_its_replica_and_its_process() {
+        for (holder, expect) in [
+            ("app-0", true),
+            ("app-0_6f1c2f6e-8a0b-4b52-9d0a-0C6B4E4B7A11", true),
+            ("app-0_6f1c2f6e-8a0b-4b52-9d0a-0c6b4e4b7a1", false),
+            ("app-0_6f1c2f6e-8a0b-4b52-9d0a-0c6b4e4b7a1x", false),
+            ("app-0_6f1c2f6e08a0b-4b52-9d0a-0c6b4e4b7a11", false),
+            ("app-0_backup", false),
+            ("app-0_", false),
+            ("app-01", false),
+            ("app", false),
+            ("b_app-0", false),
+            ("", false),
+        ] {
+            assert_eq!(is_named(holder, "app-0"), expect, "{holder}");
+        }
+    }
+
     /// Reads a second apart, and for how long after the first the Lease is sure; `None`: it is not.
     #[test]
     fn a_lease_is_sure_from_the_read_before_its_renewal_was_seen() {
-        let ours = |renewed: &str| Some(lease("a_1", renewed, "x"));
+        let ours = |renewed: &str| Some(lease(PROCESS, renewed, "x"));
         for (reads, expect) in [
             // The holder may be long dead.
             (vec![ours("1"), ours("1"), ours("1")], None),
@@ -168,7 +207,7 @@ mod tests {
         let first = id(lease("a", "1", "x"));
         assert_eq!(first, id(lease("a", "2", "x")));
         assert_ne!(first, id(lease("a", "2", "y")));
-        assert_ne!(first, id(lease("a_2", "1", "x")));
+        assert_ne!(first, id(lease(PROCESS, "1", "x")));
     }
 
     #[test]
