@@ -11,6 +11,7 @@ mod connect;
 mod dsn;
 mod files;
 mod secret;
+mod several_hosts;
 mod sslmode;
 mod state;
 mod verifier;

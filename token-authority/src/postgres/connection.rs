@@ -92,10 +92,14 @@ impl StoreConnection {
         let read_write = "-c default_transaction_read_only=off";
         let given = config.get_options().unwrap_or_default().to_owned();
         config.options(format!("{given} {read_write}").trim_start());
-        let (client, connection) = login.connect().await.map_err(|error| match error {
-            ConnectError::Server(error) => ConnectionError::from(error),
-            ConnectError::Files(error) => ConnectionError::Broken(format!("TLS: {error}")),
-        })?;
+        let (client, connection) =
+            login
+                .connect_to_any(options.timeout)
+                .await
+                .map_err(|error| match error {
+                    ConnectError::Server(error) => ConnectionError::from(error),
+                    ConnectError::Files(error) => ConnectionError::Broken(format!("TLS: {error}")),
+                })?;
         let heard = Arc::new(Heard::default());
         let mut driver = JoinSet::new();
         driver.spawn(drive(connection, Arc::clone(&heard)));

@@ -303,6 +303,20 @@ async fn a_new_timeline_waits_for_declarations_that_have_begun() {
     );
 }
 
+#[tokio::test]
+async fn a_silent_host_leaves_time_for_the_next() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = Server::start();
+    let ports = (silent.local_addr().unwrap().port(), server.port());
+    let dsn = format!(
+        "host=127.0.0.1,127.0.0.1 port={},{} user=postgres dbname=postgres",
+        ports.0, ports.1
+    );
+    let options: Options = dsn.parse().unwrap();
+    let store = Postgres::connect(&options.with_timeout(Duration::from_secs(2))).await;
+    declare(&store.unwrap(), "s", 1, 1).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_no_standby_has_is_not_answered() {
     let mut server = Server::start();
