@@ -1,8 +1,10 @@
 //! Sources of verifiers: the users file and the query, their changes, and users that may not log in.
 
 use std::fs::{Permissions, set_permissions};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 
+use pgpalisade_test_servers::held_relay::{Direction, HeldRelay};
 use pgpalisade_test_servers::machine::{Signal, signal, wait_for, wait_until};
 use pgpalisade_test_servers::postgres::Auth;
 use pgpalisade_test_servers::programs::stdout;
@@ -202,6 +204,45 @@ fn a_query_that_forgets() {
         .postgres
         .sql("SET password_encryption = md5; ALTER ROLE app PASSWORD 'x' VALID UNTIL 'infinity'");
     way.denied("app", "x", &failed("app"));
+}
+
+/// The lookup does not spend its time on a host that says nothing.
+#[test]
+fn a_query_past_a_silent_host() {
+    let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let stage = Stage::new(Auth::Scram);
+    let flags = [("--auth", "scram"), ("--auth-query", OF_PG_AUTHID)];
+    let mut options = stage.options("require", &flags);
+    let (port, own) = (silent.local_addr().unwrap().port(), stage.postgres.port());
+    let both = format!("127.0.0.1:{port},127.0.0.1");
+    options.upstream = options.upstream.replace("127.0.0.1", &both);
+    options.control = format!(
+        "host=127.0.0.1,{} port={port},{own} user=postgres dbname=postgres",
+        stage.postgres.socket_dir().display()
+    );
+    let proxy = Proxy::start_with(options);
+    let way = Way { proxy, stage };
+    assert_eq!(way.told("app", PASSWORD).as_deref(), Ok("t\n"));
+}
+
+/// As by a firewall that has forgotten it.
+#[test]
+fn a_query_whose_connection_only_looks_open() {
+    let stage = Stage::new(Auth::Scram);
+    stage.postgres.sql("ALTER ROLE postgres PASSWORD 'pw'");
+    let relay = HeldRelay::start(([127, 0, 0, 1], stage.postgres.port()).into());
+    let flags = [("--auth", "scram"), ("--auth-query", OF_PG_AUTHID)];
+    let mut options = stage.options("require", &flags);
+    options.control = format!(
+        "host=127.0.0.1 port={} user=postgres password=pw dbname=postgres",
+        relay.address().port()
+    );
+    let proxy = Proxy::start_with(options);
+    let way = Way { proxy, stage };
+    for _ in 0..2 {
+        assert_eq!(way.told("app", PASSWORD).as_deref(), Ok("t\n"));
+        relay.hold(Direction::ToServer);
+    }
 }
 
 /// A lost connection is opened again, without a second attempt by the client.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use pgpalisade_logins::{Shapes, Verifier};
 use pgpalisade_tls::{Login, Secret};
 use tokio::sync::Mutex;
+use tokio::task::JoinError;
 use tokio_postgres::error::{DbError, Severity};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
@@ -83,7 +84,8 @@ impl AuthQuery {
     pub(super) async fn verifier(&self, user: &str) -> Result<Option<Verifier>, LookupError> {
         match self.ask(user).await {
             // PostgreSQL may have been restarted since the last login.
-            Err(LookupError::Lost(_)) => self.ask(user).await,
+            // A connection that a firewall has forgotten only looks open.
+            Err(LookupError::Lost(_) | LookupError::Late) => self.ask(user).await,
             other => other,
         }
     }
@@ -119,12 +121,16 @@ impl AuthQuery {
         }
         connection.client = None;
         let login = self.login.clone();
-        let connecting = self.timers.spawn(async move { connect(&login).await });
-        let connected = match self.timers.timeout(WITHIN, connecting).await {
-            Ok(Ok(connected)) => connected,
-            Ok(Err(error)) => Err(LookupError::Connect(error.to_string().into())),
-            Err(_) => Err(LookupError::Late),
-        };
+        // The task goes on without this login, so it has its own bound.
+        let timers = self.timers.clone();
+        let connecting = self.timers.spawn(async move {
+            let connected = timers.timeout(WITHIN, connect(&login)).await;
+            let silence = format!("no connection within {WITHIN:?}");
+            connected.unwrap_or_else(|_| Err(LookupError::Connect(silence.into())))
+        });
+        let connected = connecting.await;
+        let ended = |error: JoinError| LookupError::Connect(error.to_string().into());
+        let connected = connected.map_err(ended).flatten();
         match connected {
             Ok((client, shapes)) => {
                 self.shapes.get_or_init(|| shapes);
@@ -141,7 +147,7 @@ impl AuthQuery {
 }
 
 async fn connect(login: &Secret<Login>) -> Result<(Client, Shapes), LookupError> {
-    let connected = login.expose().connect().await;
+    let connected = login.expose().connect_to_any(WITHIN).await;
     let (client, connection) =
         connected.map_err(|error| LookupError::Connect(error.to_string().into()))?;
     tokio::spawn(async move {
