@@ -117,6 +117,8 @@ impl StoreConnection {
             let settings = settings(options, purpose);
             link.client.batch_execute(&settings).await?;
         }
+        // A login warns of what has nothing to do with any commit, such as another version of a collation.
+        *link.heard.warning.lock() = None;
         Ok(link)
     }
 

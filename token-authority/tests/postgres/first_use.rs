@@ -38,6 +38,15 @@ async fn several_may_make_it_at_once() {
     );
 }
 
+/// It says nothing of a commit.
+#[tokio::test]
+async fn a_warning_of_the_login_is_no_fault() {
+    let server = Server::start();
+    server.sql("ALTER ROLE ALL SET default_text_search_config = 'nothing_of_this_name'");
+    let store = connect(&server).await;
+    declare(&store, "s", 1, 1).await.unwrap();
+}
+
 #[tokio::test]
 async fn missing_rights_are_said_with_the_sql_that_gives_them() {
     let server = Server::start();
