@@ -294,4 +294,6 @@ async fn a_full_etcd() {
     };
     assert!(matches!(error, AuthorityError::Storage(_)), "{error}");
     assert!(error.to_string().contains("alarm disarm"), "{error}");
+    let error = open_error(&etcd.urls().join(",")).await;
+    assert!(error.to_string().contains("alarm disarm"), "{error}");
 }

@@ -6,6 +6,9 @@ use etcd_client::Error;
 
 use crate::AuthorityError;
 
+/// What helps if etcd's database is full.
+pub(super) const MAKE_ROOM: &str = "compact and defragment etcd, then run: etcdctl alarm disarm";
+
 #[derive(Debug, Clone)]
 pub(super) struct EtcdFault {
     pub(super) kind: FaultKind,
@@ -96,9 +99,7 @@ impl From<EtcdFault> for AuthorityError {
             | FaultKind::Compacted
             | FaultKind::Denied
             | FaultKind::Foreign => Self::Unavailable(text),
-            FaultKind::Full => Self::Storage(format!(
-                "{text}; compact and defragment etcd, then run: etcdctl alarm disarm"
-            )),
+            FaultKind::Full => Self::Storage(format!("{text}; {MAKE_ROOM}")),
             FaultKind::Damaged => Self::Damaged(text),
         }
     }

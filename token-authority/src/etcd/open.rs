@@ -6,7 +6,7 @@ use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use tokio::time::timeout;
 
 use super::connect::client_options;
-use super::fault::{EtcdFault, FaultKind};
+use super::fault::{EtcdFault, FaultKind, MAKE_ROOM};
 use super::history::History;
 use super::keys::{self, FORMAT, Keys, NotOurs};
 use super::marks::Marks;
@@ -64,7 +64,9 @@ impl EtcdFault {
             FaultKind::Foreign => {
                 format!("this is not etcd 3.4 or later, or it refuses our requests: {why}")
             }
-            FaultKind::Full | FaultKind::Damaged => format!(
+            // The marks are there: another prefix would forget them.
+            FaultKind::Full => format!("etcd refuses: {why}; {MAKE_ROOM}"),
+            FaultKind::Damaged => format!(
                 "the store at {prefix}: {why}; choose another prefix, or restore it from a snapshot"
             ),
         })
