@@ -33,6 +33,11 @@ fn fit(
     certificates: ClientCertificates,
 ) -> Result<ClientTls, &'static str> {
     let Some(plain) = mode else {
+        if certificates == ClientCertificates::Required {
+            return Err(
+                "tls.client_certificates is required, but tls.mode is off: write tls.mode = \"require\"",
+            );
+        }
         if files.iter().all(Option::is_none) {
             return Ok(ClientTls::Off);
         }
@@ -96,6 +101,7 @@ mod tests {
         for (values, part) in [
             (vec![crt], "tls.mode is off"),
             (vec![(TlsMode, "off"), ca], "tls.mode is off"),
+            (vec![required], "required, but tls.mode is off"),
             (
                 vec![(TlsMode, "allow"), crt],
                 "needs tls.certificate and tls.key",
