@@ -7,8 +7,9 @@ use jiff::{Span, Timestamp};
 pub(super) fn moment(text: &str) -> Result<Timestamp, String> {
     let text = text.trim();
     if let Ok(ago) = text.parse::<Span>() {
-        // Days of UTC have 24 hours.
-        let then = Timestamp::now().to_zoned(TimeZone::UTC).checked_sub(ago);
+        // Days of UTC have 24 hours. "7d ago" and "-7d" are negative, and mean no other time than "7d".
+        let then = Timestamp::now().to_zoned(TimeZone::UTC);
+        let then = then.checked_sub(ago.abs());
         return then
             .map(|then| then.timestamp())
             .map_err(|_| format!("{text} is too long ago"));
@@ -43,6 +44,8 @@ mod tests {
             ("2h", 7_200),
             ("7d", 604_800),
             ("1h30m", 5_400),
+            ("7d ago", 604_800),
+            ("-1h", 3_600),
         ] {
             let then = moment(text).unwrap();
             let ago = Timestamp::now().duration_since(then);

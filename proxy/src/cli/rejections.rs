@@ -38,7 +38,7 @@ pub(super) struct RejectionsArgs {
     /// Only records of this scope; if there is none, the exit code is 1 (not with --follow)
     #[arg(long, value_name = "NAME", value_parser = clap::value_parser!(Scope))]
     scope: Option<Scope>,
-    /// Only records from this time on: 2026-11-21T03:00:00Z, 2026-11-21 (UTC), or 10m, 24h, 7d ago
+    /// Only records from this time on: 2026-11-21T03:00:00Z, 2026-11-21 (UTC), or how long ago: 10m, 24h, 7d
     #[arg(long, value_name = "TIME", value_parser = moment)]
     since: Option<Timestamp>,
     /// Print the lines of the log as they are, one JSON object each
