@@ -23,6 +23,8 @@ const SHARE: u32 = 10;
 const OLDEST: Duration = Duration::from_secs(3);
 /// Rows of one table in a picture. The total is reported too.
 const ROWS_MAX: usize = 200;
+/// A browser rounds numbers above it.
+const EXACT_MAX: u64 = 1 << 53;
 
 /// The last picture, and until when every client gets it.
 #[derive(Debug, Default)]
@@ -66,9 +68,20 @@ async fn picture(facts: &Arc<Facts>, readiness: &Readiness) -> Value {
     Value::Object(picture)
 }
 
+/// A row whose numbers a browser shows as they are: large ones, such as marks, are texts.
+fn exact(mut row: Value) -> Value {
+    for value in row.as_object_mut().into_iter().flat_map(Map::values_mut) {
+        if let Some(large) = value.as_u64().filter(|number| *number > EXACT_MAX) {
+            *value = large.to_string().into();
+        }
+    }
+    row
+}
+
 /// The first rows, and the total. Of rejections the last ones, the newest first.
 fn shortened(name: &str, rows: impl ExactSizeIterator<Item = Value>) -> Value {
     let total = rows.len();
+    let rows = rows.map(exact);
     let rows: Vec<Value> = if name == "rejections" {
         let last = rows.skip(total.saturating_sub(ROWS_MAX));
         last.collect::<Vec<_>>().into_iter().rev().collect()
@@ -76,4 +89,18 @@ fn shortened(name: &str, rows: impl ExactSizeIterator<Item = Value>) -> Value {
         rows.take(ROWS_MAX).collect()
     };
     json!({ "rows": rows, "total": total })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_browser_rounds_no_mark() {
+        let row = json!({ "scope": "jobs", "mark": EXACT_MAX + 1, "sessions": 3, "stale": -1 });
+        let shown =
+            json!({ "scope": "jobs", "mark": "9007199254740993", "sessions": 3, "stale": -1 });
+        let picture = shortened("scopes", [row].into_iter());
+        assert_eq!(picture, json!({ "rows": [shown], "total": 1 }));
+    }
 }
