@@ -69,9 +69,14 @@ impl FromStr for Options {
 
     fn from_str(text: &str) -> Result<Self, OptionsError> {
         let (urls, query) = text.split_once('?').unwrap_or((text, ""));
+        let urls: Vec<&str> = urls.split(',').filter(|url| !url.is_empty()).collect();
+        let endpoint = |(at, url): (usize, &&str)| {
+            let mut behind = urls.iter().skip(at + 1).chain([&query]);
+            Endpoint::parse(url, &shown(url, behind.any(|part| part.contains('@'))))
+        };
+        let endpoints = urls.iter().enumerate().map(endpoint);
+        let endpoints: Vec<Endpoint> = endpoints.collect::<Result<_, _>>()?;
         let query = Query::parse(query)?;
-        let urls = urls.split(',').filter(|url| !url.is_empty());
-        let endpoints: Vec<Endpoint> = urls.map(Endpoint::parse).collect::<Result<_, _>>()?;
         let Some(first) = endpoints.first() else {
             return wrong(
                 "no endpoint is given; write etcd:http://10.0.0.1:2379,http://10.0.0.2:2379",
@@ -115,13 +120,20 @@ struct Endpoint {
     address: String,
 }
 
+/// How an error calls a part of the text. Before an `@` it may be a piece of a password, cut at its `,` or `?`.
+fn shown(part: &str, is_before_an_at: bool) -> String {
+    if is_before_an_at {
+        return "a part before an @ (in a password write %2C for , and %3F for ?)".to_owned();
+    }
+    let address = part.rsplit_once('@').map_or(part, |(_, address)| address);
+    format!("{address:?}")
+}
+
 impl Endpoint {
-    fn parse(url: &str) -> Result<Self, OptionsError> {
-        // Without user and password.
-        let shown = url.rsplit_once('@').map_or(url, |(_, address)| address);
+    fn parse(url: &str, shown: &str) -> Result<Self, OptionsError> {
         let refused = |why| {
             OptionsError(format!(
-                "{shown:?} is not an endpoint: {why}; write http://10.0.0.1:2379 or https://etcd-1.internal:2379"
+                "{shown} is not an endpoint: {why}; write http://10.0.0.1:2379 or https://etcd-1.internal:2379"
             ))
         };
         let schemes = [HTTP, HTTPS].into_iter();
@@ -170,8 +182,9 @@ impl Query {
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let Some(name) = NAMES.into_iter().find(|known| *known == name) else {
+                let name = shown(name, text.contains('@'));
                 return wrong(format!(
-                    "{name:?} is not an option of etcd; the options are prefix, ca, cert, key, user and password_file"
+                    "{name} is not an option of etcd; the options are prefix, ca, cert, key, user and password_file"
                 ));
             };
             let value = decode(value, name)?;
@@ -338,6 +351,11 @@ mod tests {
             "me:secret@a",
             "http://me:secret@:1",
             "http://me:secret@a:x",
+            "http://me:secret,x@a",
+            "http://me:x,secret,y@a",
+            "http://me:1?secret@a",
+            "http://me:1?secret&x@a",
+            "http://me:secret?x@a",
         ] {
             let error = error(text);
             assert!(!format!("{error} {error:?}").contains("secret"), "{error}");

@@ -102,6 +102,7 @@ pub struct Cluster {
 const WRITE: &str = "write https://10.0.0.1:6443?ca=FILE&token_file=FILE, or http://127.0.0.1:8001 for kubectl proxy";
 
 impl FromStr for Cluster {
+    /// Quotes nothing: people write passwords into URLs, with characters that cut them anywhere.
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -115,7 +116,7 @@ impl FromStr for Cluster {
         let address = address.strip_suffix('/').unwrap_or(address);
         let port = if is_https { HTTPS_PORT } else { HTTP_PORT };
         let (host, port) = host_and_port(address, port)
-            .ok_or_else(|| format!("{address:?} is not a host with a port: {WRITE}"))?;
+            .ok_or_else(|| format!("it does not name just a host and a port: {WRITE}"))?;
         let [ca, token_file, cert, key] = files(query)?;
         let certificate = match (cert, key) {
             (Some(cert), Some(key)) => Some((cert, key)),
@@ -196,9 +197,8 @@ fn files(query: &str) -> Result<[Option<PathBuf>; 4], String> {
             .zip(&mut files)
             .find(|(known, _)| **known == name);
         let Some((_, place)) = place else {
-            return Err(format!(
-                "{name:?} is not an option: the options are ca, token_file, cert and key"
-            ));
+            let why = "an option is not known: the options are ca, token_file, cert and key";
+            return Err(why.to_owned());
         };
         let value = percent_decode(value).ok_or_else(|| {
             format!("{name} has a % that does not begin two hexadecimal digits of UTF-8")
@@ -410,6 +410,14 @@ mod tests {
             "http://k?token_file=/t",
         ] {
             assert!(read(text).is_err(), "{text:?}");
+        }
+        for text in [
+            "https://admin:hunter2@10.0.0.1:6443",
+            "https://admin:x?hunter2@10.0.0.1:6443",
+            "https://admin:hunter2?x=y@10.0.0.1:6443",
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(!error.contains("hunter2"), "{text}: {error}");
         }
     }
 
