@@ -31,8 +31,9 @@ const ROUND: std::ops::RangeInclusive<Duration> =
 /// wrong.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-What a DSN leaves out comes from PGHOST, PGPORT, PGUSER, PGPASSWORD, PGDATABASE and PGOPTIONS. A password on the \
-command line is visible to every user of the machine: put it into PGPASSWORD.\n\n\
+What a DSN leaves out comes from PGHOST, PGPORT, PGUSER, PGPASSWORD, PGDATABASE and PGOPTIONS, and TLS from \
+PGSSLMODE, PGSSLROOTCERT, PGSSLCERT and PGSSLKEY. A password on the command line \
+is visible to every user of the machine: put it into PGPASSWORD.\n\n\
 Examples:\n  \
     pgpalisade bench --direct postgres://app@db:5432/app --proxied postgres://app@db:6432/app\n  \
     pgpalisade bench --direct port=5432 --proxied port=6432 --workload write --token 34\n  \

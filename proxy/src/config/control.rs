@@ -44,7 +44,7 @@ pub(crate) fn parse(text: &str) -> Result<Login, String> {
 }
 
 /// Parses a DSN of one server for a client's session. Missing parts come from `PGHOST`, `PGPORT`, `PGUSER`,
-/// `PGPASSWORD`, `PGDATABASE` and `PGOPTIONS`, as in libpq:
+/// `PGPASSWORD`, `PGDATABASE` and `PGOPTIONS`, and TLS from `PGSSLMODE` and its files, as in libpq:
 /// <https://www.postgresql.org/docs/current/libpq-envars.html>. Errors never quote the text.
 pub(crate) fn parse_for_client(
     text: &str,
@@ -69,6 +69,10 @@ pub(crate) fn parse_for_client(
         config.options(options);
     }
     fill_up(config, environment, application_name);
+    if login.ssl.is_none() {
+        let ssl = SslSettings::from_variables(|name| environment.get(name));
+        login.ssl = ssl.map_err(|why| format!("leaves TLS to PGSSLMODE, which {why}"))?;
+    }
     Ok(login)
 }
 
@@ -179,6 +183,8 @@ fn address(control: &Config, at: usize) -> UpstreamAddr {
 
 #[cfg(test)]
 mod tests {
+    use pgpalisade_tls::SslMode;
+
     use super::super::address::parse_hosts;
     use super::*;
 
@@ -360,6 +366,21 @@ mod tests {
             let login = parse_for_client("host=db", "name", &environment(pairs)).unwrap();
             assert_eq!(first_address(&login.config).to_string(), address);
         }
+        let modes = |dsn: &str, pairs: &[(&str, &str)]| {
+            let login = parse_for_client(dsn, "name", &environment(pairs));
+            login.map(|login| login.ssl.map(|ssl| (ssl.mode, ssl.root.is_some())))
+        };
+        let full = [("PGSSLMODE", "verify-full"), ("PGSSLROOTCERT", "/root.crt")];
+        let is_full = Ok(Some((SslMode::VerifyFull, true)));
+        assert_eq!(modes("host=db", &full), is_full);
+        let own = Ok(Some((SslMode::Disable, false)));
+        assert_eq!(modes("host=db sslmode=disable", &full), own);
+        let unverified = [("PGSSLMODE", "prefer"), ("PGSSLROOTCERT", "/root.crt")];
+        let prefers = Ok(Some((SslMode::Prefer, false)));
+        assert_eq!(modes("host=db", &unverified), prefers);
+        assert_eq!(modes("host=db", &[("PGSSLROOTCERT", "/r")]), Ok(None));
+        let refused = modes("host=db", &[("PGSSLMODE", "verify-full")]).unwrap_err();
+        assert!(refused.contains("PGSSLMODE, which verifies the server but trusts no"));
         let refused = parse_for_client("host=a,b password=hunter2", "name", &environment(&[]));
         assert_eq!(refused.unwrap_err(), "names several hosts");
     }

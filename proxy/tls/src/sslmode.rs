@@ -130,6 +130,34 @@ impl Written {
     }
 }
 
+impl SslSettings {
+    /// The settings of libpq's environment, by the names in a connection string; `None` if it asks for nothing. Files
+    /// that the mode would not use are ignored, as by libpq.
+    ///
+    /// # Errors
+    ///
+    /// The reason, without any value.
+    pub fn from_variables<'a>(
+        variable: impl Fn(&str) -> Option<&'a str>,
+    ) -> Result<Option<Self>, String> {
+        let mode = variable("PGSSLMODE").filter(|mode| *mode != "allow");
+        let Some(mode) = mode else { return Ok(None) };
+        let mut written = Written::default();
+        written.add("sslmode", mode.to_owned())?;
+        let verifies = !matches!(mode, "disable" | "prefer");
+        for (name, of, is_used) in [
+            ("sslrootcert", "PGSSLROOTCERT", verifies),
+            ("sslcert", "PGSSLCERT", mode != "disable"),
+            ("sslkey", "PGSSLKEY", mode != "disable"),
+        ] {
+            if let Some(value) = variable(of).filter(|_| is_used) {
+                written.add(name, value.to_owned())?;
+            }
+        }
+        written.settings()
+    }
+}
+
 /// An absolute path, valid in another working directory.
 fn file(name: &str, path: &str) -> Result<PathBuf, String> {
     std::path::absolute(Path::new(path))
