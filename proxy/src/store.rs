@@ -29,6 +29,30 @@ pub(crate) async fn open(config: &Config) -> Result<Arc<dyn Authority>, OpenErro
     })
 }
 
+/// As [`open`], but creates no store: an empty one at a wrong address looks like one that has forgotten every mark.
+///
+/// # Errors
+///
+/// As [`open`], or that there is none.
+pub(crate) async fn open_existing(config: &Config) -> Result<Arc<dyn Authority>, OpenError> {
+    let (location, timeout) = (&config.takeover.authority, config.takeover.timeout);
+    let is_there = match location {
+        AuthorityLocation::Embedded(directory) => {
+            !matches!(embedded::read(directory)?, embedded::Found::Nothing)
+        }
+        AuthorityLocation::Etcd(options) => Etcd::find(options.as_ref().clone()).await?.is_some(),
+        AuthorityLocation::Postgres(options) => {
+            let options = options.as_ref().clone().with_timeout(timeout);
+            postgres::read(&options).await?.1.is_some()
+        }
+    };
+    if is_there {
+        open(config).await
+    } else {
+        Err(OpenError::Missing(location.to_string()))
+    }
+}
+
 /// What takeovers with the configured store go by.
 pub(crate) fn takeover_options(config: &Config, declared_by: String) -> TakeoverOptions {
     let store_lock = match config.takeover.authority {

@@ -17,6 +17,11 @@ pub enum OpenError {
         /// Error of the operating system.
         source: io::Error,
     },
+    /// Nothing is there: a wrong address, or a store that is lost.
+    #[error(
+        "there is no store at {0}, and none was created: make sure that this is the right place"
+    )]
+    Missing(String),
     /// Anything else.
     #[error("{0}")]
     Unusable(String),

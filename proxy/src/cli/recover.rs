@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use pgpalisade_authority::OpenError;
 use pgpalisade_takeover::{Recovery, WitnessMode};
 
 use super::settings::Settings;
@@ -38,6 +39,10 @@ pub(super) struct RecoverArgs {
 #[error("nothing was changed; add --end-all-sessions to do it")]
 struct OnlyLooked;
 
+#[derive(Debug, thiserror::Error)]
+#[error("{0}; if the store is lost, --end-all-sessions creates an empty one")]
+struct NoStore(OpenError);
+
 /// Reports what to do, and does it with `--end-all-sessions`.
 pub(super) fn run(args: &RecoverArgs) -> Result<(), Failure> {
     let config = configuration(&args.settings)?;
@@ -46,7 +51,15 @@ pub(super) fn run(args: &RecoverArgs) -> Result<(), Failure> {
 }
 
 async fn recover(config: &Config, args: &RecoverArgs) -> Result<(), Failure> {
-    let authority = store::open(config).await.map_err(failed)?;
+    let opened = if args.end_all_sessions {
+        store::open(config).await
+    } else {
+        store::open_existing(config).await
+    };
+    let authority = opened.map_err(|error| match error {
+        OpenError::Missing(_) => failed(NoStore(error)),
+        error => failed(error),
+    })?;
     let control = config.control.expose().clone();
     let recovery = Recovery::look(control, authority.as_ref(), config.takeover.witness, WITHIN)
         .await

@@ -95,7 +95,9 @@ pub(super) fn run(args: &ScopeArgs) -> Result<(), Failure> {
 }
 
 async fn repair(config: &Config, args: &RepairArgs) -> Result<(), Failure> {
-    let authority = store::open(config).await.map_err(|error| match error {
+    // A scope has its mark only in a store that is there.
+    let opened = store::open_existing(config).await;
+    let authority = opened.map_err(|error| match error {
         OpenError::InUse(why) => failed(NotDone::InUse(why)),
         error => failed(error),
     })?;

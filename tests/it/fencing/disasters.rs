@@ -191,6 +191,13 @@ fn an_authority_restored_from_an_older_snapshot() {
 #[test]
 fn an_authority_that_is_lost() {
     let mut stage = forgetful(|store, _| std::fs::remove_dir_all(store).unwrap());
+    // Or somewhere else: what only looks must not put an empty one there.
+    let mut repair = stage.proxy.subcommand("scope repair");
+    repair.args(["--scope", "default", "--mark", "34", "--reason", "none"]);
+    for looked in [recover(&stage.proxy, &[]), repair.output().unwrap()] {
+        assert_output(&looked, 1, &["there is no store at", "none was created"]);
+        assert!(!stage.proxy.store().exists());
+    }
     assert_does_not_start(
         &mut stage.proxy,
         &[
