@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pgpalisade_authority::{Authority, Embedded, Etcd, OpenError, Postgres, embedded};
+use pgpalisade_authority::{Authority, Embedded, Etcd, OpenError, Postgres, embedded, postgres};
 use pgpalisade_takeover::{StoreLock, TakeoverOptions};
 
 use crate::config::{AuthorityLocation, Config};
