@@ -382,8 +382,10 @@ pub(super) fn lifetime(verdict: &Analysis) -> Lifetime {
                 variable: FencingVariable::Token,
                 lifetime: Lifetime::Session,
                 ..
-            } | Control::ResetFencing { .. }
-                | Control::ResetAll
+            } | Control::ResetFencing {
+                lifetime: Lifetime::Session,
+                ..
+            }
         )
     };
     if verdict.any_control(for_session) {

@@ -176,8 +176,13 @@ impl ReadOnlyGuard {
     pub(super) const fn on_set_access(&mut self, change: AccessChange) {
         self.owner = match change {
             AccessChange::Guard => Owner::Proxy,
-            AccessChange::Release | AccessChange::ReadWrite(Lifetime::Session) => Owner::Client,
-            AccessChange::ReadWrite(Lifetime::Local) => Owner::ClientForTransaction,
+            AccessChange::ReadWrite(Lifetime::Local)
+                if matches!(self.owner, Owner::Proxy | Owner::ClientForTransaction) =>
+            {
+                Owner::ClientForTransaction
+            }
+            // What was in doubt before the transaction is so after it.
+            AccessChange::Release | AccessChange::ReadWrite(_) => Owner::Client,
         };
         if matches!(change, AccessChange::Guard) {
             self.process = Process::Asked;
@@ -262,9 +267,8 @@ impl ReadOnlyGuard {
     fn on_end(&mut self, control: &Control) {
         match (self.owner, control, self.read_write) {
             (Owner::ClientForTransaction, ..) => self.owner = Owner::Proxy,
-            (_, Control::Rollback { .. }, ReadWriteChange::Done | ReadWriteChange::Undone) => {
-                self.owner = Owner::Returned
-            }
+            (_, Control::Rollback { .. }, ReadWriteChange::Done)
+            | (_, _, ReadWriteChange::Undone) => self.owner = Owner::Returned,
             (_, Control::Commit { .. } | Control::PrepareTransaction, ReadWriteChange::Done) => {
                 self.read_write = ReadWriteChange::Committed;
             }
@@ -367,7 +371,12 @@ impl ReadOnlyGuard {
         let is_ours = match show {
             AccessShow::Default => self.is_proxys(),
             AccessShow::Transaction => {
-                transaction == TransactionAccess::Guarded
+                // One that follows an end in the same pipeline may be guarded since.
+                let is_guarded = match transaction {
+                    TransactionAccess::Open => self.guard.transaction(),
+                    known => known,
+                };
+                is_guarded == TransactionAccess::Guarded
                     && self.reported.server == Some(Access::ReadWrite)
             }
         };
@@ -582,6 +591,31 @@ mod tests {
         send(&mut guard, "ROLLBACK");
         guard.on_ready(Idle);
         assert_eq!(guard.due_outside(MayWrite), Some(AccessChange::Release));
+        // In a chain, it is made read-write again.
+        let mut guard = guarded();
+        send(&mut guard, "BEGIN");
+        guard.on_set_access(AccessChange::ReadWrite(Lifetime::Session));
+        guard.on_error();
+        send(&mut guard, "COMMIT AND CHAIN");
+        guard.on_ready(InTransaction);
+        assert!(guard.due_inside(Lifetime::Session).is_some());
+    }
+
+    /// The end of a SET LOCAL returns to what was in doubt before it.
+    #[test]
+    fn a_doubt_outlasts_a_token_of_the_transaction() {
+        for (before, is_sure) in [("BEGIN", true), ("BEGIN; RESET ALL", false)] {
+            let mut guard = guarded();
+            send(&mut guard, before);
+            guard.on_set_access(AccessChange::ReadWrite(Lifetime::Local));
+            send(&mut guard, "COMMIT");
+            guard.on_ready(Idle);
+            assert_eq!(
+                guard.due_outside(MayNotWrite).is_none(),
+                is_sure,
+                "{before}"
+            );
+        }
     }
 
     /// The value may then come from a configuration file.

@@ -29,8 +29,8 @@ pub struct Plan {
     pub leave: Leave,
     /// Read-only guard after the text.
     pub guard: Guard,
-    /// Whether a SET in it lets the session write. A token that a RESET or the end of a transaction restores does not
-    /// count: the statements before it run without it.
+    /// Whether a SET in it, or a RESET as its only statement, lets the session write. A token that is restored after
+    /// other statements does not count: they run without it.
     pub declares: bool,
     /// Whether it changes or shows a token, or ends a transaction that has set one.
     pub settles: bool,
@@ -180,9 +180,10 @@ impl<'a> Walk<'a> {
             self.state.to_mut().apply(self.fence, accepted, control);
             if self.may_write() {
                 self.could_write = true;
-                // Also by a RESET, which brings back the token of the connection string.
-                let is_alone = touches && self.statements.len() == 1;
-                self.plan.declares |= control.sets_token() || is_alone;
+                // RESET brings back the token of the connection string.
+                let is_reset = matches!(control, Control::ResetFencing { .. });
+                let is_alone = self.statements.len() == 1;
+                self.plan.declares |= control.sets_token() || (is_reset && is_alone);
             }
         }
         if ends_transaction(control) {
