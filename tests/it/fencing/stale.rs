@@ -3,7 +3,7 @@
 use pgpalisade_test_servers::machine::{Signal, signal, wait_until};
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Wire, pretty, tags};
+use pgpalisade_test_servers::wire::{Batch, Message, Wire, pretty, tags};
 
 use super::{SETUP, assert_ended, assert_refused, committed, take_over};
 
@@ -13,6 +13,13 @@ fn wait_until_active(stage: &Stage, part: &str) {
         "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE '{part}%'"
     );
     wait_until(part, || stage.postgres.value(&look) == "1");
+}
+
+/// Asserts that the session's last words are that its work may be committed.
+#[track_caller]
+fn assert_unknown(answer: &[Message]) {
+    let told = answer[answer.len() - 2].sqlstate();
+    assert_eq!(told, "08007", "{}", pretty(answer));
 }
 
 /// A leader deposed during its own declaration: at login and at SET, with a given token and with a taken one.
@@ -313,14 +320,8 @@ fn call_with_inner_commits() {
     wait_until("some inner commits", || committed(&stage).len() > 5);
     let mut new = take_over(&stage, "34");
     let seen = new.rows("SELECT count(*) FROM jobs");
-    let answer = old.until_closed();
     // Part of it was committed before the takeover, so "fenced" would be wrong (G4).
-    assert_eq!(
-        answer[answer.len() - 2].sqlstate(),
-        "08007",
-        "{}",
-        pretty(&answer)
-    );
+    assert_unknown(&old.until_closed());
     assert_eq!(
         seen,
         [[committed(&stage).len().to_string()]],
@@ -360,13 +361,7 @@ fn prepare_transaction_that_commits() {
     old.send(&batch.sync());
     wait_until_active(&stage, "SELECT pg_sleep");
     let _new = take_over(&stage, "34");
-    let answer = old.until_closed();
-    assert_eq!(
-        answer[answer.len() - 2].sqlstate(),
-        "08007",
-        "{}",
-        pretty(&answer)
-    );
+    assert_unknown(&old.until_closed());
     // In PostgreSQL 18 a pipeline is a block, and the transaction is prepared.
     let prepared = stage.postgres.sql("SELECT gid FROM pg_prepared_xacts");
     assert_eq!(committed(&stage).len() + prepared.len(), 1);

@@ -227,7 +227,6 @@ fn who_has_gone_does_not_lead() {
     assert_gets(&mut next, "2");
 }
 
-/// In observe mode nothing waits, and no session is ended.
 /// Whatever it has sent ahead, and however long a statement of it runs.
 #[test]
 fn who_has_gone_in_a_pipeline_does_not_lead() {
@@ -245,6 +244,7 @@ fn who_has_gone_in_a_pipeline_does_not_lead() {
     assert_holds(&mut next, "2");
 }
 
+/// In observe mode nothing waits, and no session is ended.
 #[test]
 fn where_it_is_only_observed_nobody_waits() {
     let etcd = Etcd::start(1);
