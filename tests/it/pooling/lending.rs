@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pgpalisade_test_servers::held_relay::{Direction, HeldRelay};
-use pgpalisade_test_servers::machine::{Signal, signal, wait_until};
+use pgpalisade_test_servers::machine::{Signal, pause, signal, wait_until};
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::stage::Stage;
@@ -277,6 +277,32 @@ fn logins_that_are_refused_hold_up_no_others() {
         is_over.store(true, Ordering::Relaxed);
         assert!(took < Duration::from_secs(3), "{took:?}");
     });
+}
+
+/// Server processes that hang do not do so one after the other, each for the time of a reset.
+#[test]
+fn a_client_waits_no_longer_for_those_that_hang() {
+    let max = [("--backends-max", "3"), ("--backends-leaders", "0")];
+    let stage = with(&[&max[..], &[("--backends-wait", "1s")]].concat());
+    let mut client = stage.plain();
+    client.ok("SET work_mem = '5MB'");
+    let mut others = [(); 3].map(|()| stage.plain());
+    let pids: [u32; 3] = others.each_mut().map(|other| {
+        other.ok("BEGIN");
+        backend(other).parse().unwrap()
+    });
+    for other in &mut others {
+        other.ok("COMMIT");
+    }
+    for pid in pids {
+        pause(pid);
+    }
+    let begun = Instant::now();
+    client.fails("SELECT 1", "53300");
+    assert!(begun.elapsed() < Duration::from_secs(9));
+    for pid in pids {
+        signal(pid, Signal::CONT);
+    }
 }
 
 /// The leader does not wait behind those that want its lease.

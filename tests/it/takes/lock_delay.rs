@@ -80,6 +80,9 @@ fn who_gives_it_back_keeps_nobody_waiting() {
     said.ok("RESET fencing.token");
     let mut late = holder(proxy, "jobs=lease:3s");
     sleep(Duration::from_secs(4));
+    // Nor itself.
+    late.ok("SET fencing.token = 'jobs=lease:3s'");
+    sleep(Duration::from_secs(4));
     late.ok("RESET fencing.token");
     let mut goodbye = holder(proxy, "jobs=lease");
     let mut waits = Pair::plain(proxy);

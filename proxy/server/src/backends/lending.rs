@@ -182,6 +182,7 @@ impl Seat {
     ) -> Result<Borrowed, OpenError> {
         let worker = Rc::clone(&self.worker);
         let access = tokens.map_or(Access::ReadOnly, Access::Tokens);
+        let mut hung = Duration::ZERO;
         loop {
             let access = access.clone();
             let handed = borrow(&worker, self.client, &self.login, access, activity).await?;
@@ -211,7 +212,14 @@ impl Seat {
                     .is_some_and(|census| census.is_due())
             };
             if residue == Residue::Perhaps && (settings.is_some() || is_census_due()) {
+                let begun = Instant::now();
                 let Some(reset) = Box::pin(worker.reset_in_time(backend)).await else {
+                    // All of them may hang, and each takes its time.
+                    hung += begun.elapsed();
+                    let shared = worker.shared.pooling.shared.as_ref();
+                    if shared.is_some_and(|(limits, _)| limits.wait <= hung) {
+                        return Err(OpenError::NoPlace);
+                    }
                     continue;
                 };
                 (backend, residue) = (reset, Residue::None);

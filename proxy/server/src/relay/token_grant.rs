@@ -249,6 +249,8 @@ impl Declarant {
                 self.leases.push(lease);
                 return renewed.map(drop);
             }
+            // The session is here: it has not vanished, and must not wait for the lock delay of its own lease.
+            lease.give_back();
         }
         let (end, purpose) = (Arc::clone(&self.end), terms.purpose);
         let lost = move || match purpose {
