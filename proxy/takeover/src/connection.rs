@@ -14,7 +14,7 @@ use super::error::StartError;
 use super::hosts::{self, HostAddress, Open};
 use super::options::TakeoverOptions;
 use super::primary_term::{PrimaryTerm, PrimaryTerms};
-use super::{prepare, sessions};
+use super::{in_time, prepare, sessions};
 
 /// Time limit for making a connection, and again for preparing it. The timeout of takeovers counts if it is longer.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -89,7 +89,8 @@ async fn of_one_cluster(
     if found.iter().all(|open| system(open) == first) {
         return Ok(found);
     }
-    let Some(recorded) = config.authority.cluster().await? else {
+    let deadline = Instant::now() + config.options.timeout;
+    let Some(recorded) = in_time(config.authority.cluster(), deadline).await? else {
         return Err(StartError::NoPrimary {
             seen: "the hosts belong to several clusters".to_owned(),
         });

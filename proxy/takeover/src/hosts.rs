@@ -3,6 +3,7 @@
 //! A name may stand for several servers, and for others tomorrow. So each attempt resolves the names again and tries
 //! every address. Only the server itself says what it is.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -89,8 +90,12 @@ pub(super) struct HostConnection {
     pub(super) version: Arc<str>,
 }
 
-/// Every address of every host, and the reason for each name that cannot be resolved.
-pub(super) async fn candidates(login: &Login) -> (Vec<HostCandidate>, Vec<String>) {
+/// Every address of every host, and the reason for each name that cannot be resolved. A name that is slow holds up the
+/// others no longer than a server that hangs.
+pub(super) async fn candidates(
+    login: &Login,
+    mut deadline: Instant,
+) -> (Vec<HostCandidate>, Vec<String>) {
     let config = &login.config;
     let (hosts, addresses) = (config.get_hosts(), config.get_hostaddrs());
     let port = |host: usize| {
@@ -98,40 +103,58 @@ pub(super) async fn candidates(login: &Login) -> (Vec<HostCandidate>, Vec<String
         let port = ports.get(host).or(ports.first());
         port.copied().unwrap_or(DEFAULT_PORT)
     };
-    let (mut found, mut unresolved) = (Vec::new(), Vec::new());
+    let (mut found, mut unresolved) = (Vec::new(), BTreeMap::new());
+    let mut lookups = JoinSet::new();
+    let at = |host, name: &str, address: SocketAddr| HostCandidate {
+        place: HostAddress {
+            host,
+            address: Some(address.ip()),
+        },
+        name: name.to_owned(),
+        target: DialAddress::Tcp(address),
+    };
     for host in 0..hosts.len().max(addresses.len()) {
-        let at = |name: &str, address: SocketAddr| HostCandidate {
-            place: HostAddress {
-                host,
-                address: Some(address.ip()),
-            },
-            name: name.to_owned(),
-            target: DialAddress::Tcp(address),
-        };
         match (addresses.get(host), hosts.get(host)) {
             // The name is then used only for the certificate.
             (Some(address), Some(Host::Tcp(name))) => {
-                found.push(at(name, SocketAddr::new(*address, port(host))));
+                found.push(at(host, name, SocketAddr::new(*address, port(host))));
             }
             (Some(address), _) => {
                 found.push(at(
+                    host,
                     &address.to_string(),
                     SocketAddr::new(*address, port(host)),
                 ));
             }
             (None, Some(Host::Unix(directory))) => found.push(socket(host, directory, port(host))),
-            (None, Some(Host::Tcp(name))) => match lookup_host((name.as_str(), port(host))).await {
-                Ok(resolved) => {
-                    let mut resolved: Vec<SocketAddr> = resolved.collect();
-                    resolved.dedup();
-                    found.extend(resolved.into_iter().map(|address| at(name, address)));
-                }
-                Err(error) => unresolved.push(format!("{name}: {error}")),
-            },
+            (None, Some(Host::Tcp(name))) => {
+                let (name, port) = (name.clone(), port(host));
+                unresolved.insert(host, format!("{name}: its name is not resolved in time"));
+                lookups.spawn(async move {
+                    let resolved = lookup_host((name.as_str(), port)).await;
+                    let resolved = resolved.map(Iterator::collect::<Vec<_>>);
+                    (host, name, resolved)
+                });
+            }
             (None, None) => {}
         }
     }
-    (found, unresolved)
+    while let Ok(Some(looked_up)) = timeout_at(deadline, lookups.join_next()).await {
+        match looked_up {
+            Ok((host, name, Ok(mut resolved))) => {
+                resolved.dedup();
+                found.extend(resolved.into_iter().map(|address| at(host, &name, address)));
+                unresolved.remove(&host);
+                deadline = deadline.min(Instant::now() + AFTER_ANY);
+            }
+            Ok((host, name, Err(error))) => {
+                unresolved.insert(host, format!("{name}: {error}"));
+            }
+            Err(_) => {}
+        }
+    }
+    found.sort_by_key(|at| at.place.host);
+    (found, unresolved.into_values().collect())
 }
 
 fn socket(host: usize, directory: &Path, port: u16) -> HostCandidate {
@@ -233,7 +256,7 @@ async fn writes(client: &Client) -> Result<Option<Cluster>, ControlError> {
 ///
 /// Errors: no server takes writes. If only one server is named, its own error.
 pub(super) async fn primaries(login: &Login, deadline: Instant) -> Result<Vec<Open>, StartError> {
-    let (candidates, mut why) = candidates(login).await;
+    let (candidates, mut why) = candidates(login, deadline).await;
     let mut looks = JoinSet::new();
     let mut unheard: Vec<HostCandidate> = Vec::new();
     for at in candidates {

@@ -12,7 +12,7 @@ use pgpalisade_authority::Cluster;
 use pgpalisade_tls::Login;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::control::Control;
 use super::hosts::{self, HostAddress, HostCandidate, HostConnection};
@@ -23,6 +23,8 @@ const EVERY: Duration = Duration::from_secs(1);
 const AT_LEAST: Duration = Duration::from_millis(200);
 /// Time limit for the answer of a server.
 const LOOK_WITHIN: Duration = Duration::from_secs(1);
+/// Time for a name server that does not answer, and the next one.
+const RESOLVED_WITHIN: Duration = Duration::from_secs(10);
 
 pub(super) struct Patrol {
     login: Login,
@@ -62,7 +64,8 @@ impl Patrol {
             // The search for a primary is already under way.
             return self.open.clear();
         };
-        let (mut others, _) = hosts::candidates(&self.login).await;
+        let (mut others, _) =
+            hosts::candidates(&self.login, Instant::now() + RESOLVED_WITHIN).await;
         if in_doubt {
             self.open.clear();
         } else {
