@@ -126,6 +126,26 @@ fn a_server_connection_that_dies_in_flight() {
     assert_eq!(committed(&stage), ["1"]);
 }
 
+/// A firewall resets the connection after the goodbye, of which PostgreSQL hears nothing: its session is not known to
+/// be gone.
+#[test]
+fn a_session_whose_connection_is_reset_is_ended_by_the_takeover() {
+    let (stage, relay) = held_stage();
+    let mut old = stage.leader("33");
+    old.ok("BEGIN; INSERT INTO jobs VALUES (1)");
+    let pid = old.backend_pid();
+    relay.hold(Direction::ToServer);
+    old.send(&Batch::new().terminate());
+    wait_until("the goodbye to be in the relay", || {
+        relay.held_bytes(Direction::ToServer) > 0
+    });
+    relay.forget_clients();
+    std::thread::sleep(Duration::from_millis(300));
+    let _new = take_over(&stage, "34");
+    let alive = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
+    assert_eq!(stage.postgres.value(&alive), "0");
+}
+
 /// The proxy dies while a statement of the old leader continues in PostgreSQL, which would commit it.
 #[test]
 fn the_proxy_is_killed_with_a_statement_running() {

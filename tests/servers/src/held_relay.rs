@@ -146,6 +146,12 @@ impl HeldRelay {
         self.release(Direction::ToClient);
     }
 
+    /// Resets the connections with the clients, as a firewall does that has forgotten them. What is held stays so, and
+    /// the server is told nothing.
+    pub fn forget_clients(&self) {
+        self.each(|connection| rustix::net::connect_unspec(&connection.client).expect("a reset"));
+    }
+
     fn each(&self, visit: impl FnMut(&Connection)) {
         self.connections
             .lock()

@@ -62,14 +62,13 @@ impl Relay {
     }
 
     fn on_server_closed(&mut self, closed: io::Result<usize>) -> End {
-        if self.server.upstream.is_ended() && self.session.is_answered() {
-            return End::ServerClosed;
+        if !self.server.upstream.is_ended() || !self.session.is_answered() {
+            self.follow_policy();
+            if let Some(ending) = self.session.on_server_closed() {
+                return self.ended(ending);
+            }
         }
-        self.follow_policy();
-        match self.session.on_server_closed() {
-            Some(ending) => self.ended(ending),
-            None => closed.map_or_else(End::ServerSocket, |_| End::ServerClosed),
-        }
+        closed.map_or_else(End::ServerSocket, |_| End::ServerClosed)
     }
 
     /// Processes the server's bytes, and returns how many are done with.

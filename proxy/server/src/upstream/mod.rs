@@ -142,14 +142,17 @@ impl Upstream {
         self.is_ended
     }
 
-    /// Closes the sending direction, and waits until the server has closed, which it does after its session ended.
-    /// The caller bounds the wait.
+    /// Closes the sending direction, and waits until the server has closed, which it does after its session ended. A
+    /// connection that fails may be cut, and its session live on. The caller bounds the wait.
     pub(crate) async fn closed(&mut self) -> io::Result<()> {
         std::future::poll_fn(|cx| self.poll_end(cx)).await?;
         let mut rest = BytesMut::new();
-        while self.socket.read_more(&mut rest).await.is_ok() {
-            rest.clear();
+        loop {
+            match self.socket.read_more(&mut rest).await {
+                Ok(()) => rest.clear(),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+                Err(error) => return Err(error),
+            }
         }
-        Ok(())
     }
 }
