@@ -2,6 +2,7 @@
 //!
 //! Source: <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-START-UP>
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::RangeInclusive;
 
@@ -216,12 +217,15 @@ impl<'a> StartupMessage<'a> {
         if self.minor() < 2 { 4 } else { 32 }
     }
 
-    /// A packet of protocol 3.0 with some of the parameters.
+    /// A packet of protocol 3.0 with some of the parameters, and another value for some.
     #[must_use]
-    pub fn with_only(self, is_kept: impl Fn(&[u8]) -> bool) -> BytesMut {
+    pub fn with_only(self, kept: impl Fn(&[u8], &'a [u8]) -> Option<Cow<'a, [u8]>>) -> BytesMut {
         let mut packet = begun(PROTOCOL_3_0);
-        for (name, value) in self.pairs().filter(|(name, _)| is_kept(name)) {
-            for text in [name, value] {
+        for (name, value) in self.pairs() {
+            let Some(value) = kept(name, value) else {
+                continue;
+            };
+            for text in [name, &value] {
                 packet.put_slice(text);
                 packet.put_u8(0);
             }
@@ -412,11 +416,14 @@ mod tests {
         let Ok(StartupPacket::Startup(message)) = parse(&bytes) else {
             panic!("not a startup")
         };
-        let kept = message.with_only(|name| !name.starts_with(b"_pq_."));
-        assert_eq!(kept, packet(3 << 16, b"user\0a\0k\0v\0k\0w\0\0")[..]);
+        let kept = message.with_only(|name, value| match name {
+            b"user" => Some(Cow::Borrowed(&b"b"[..])),
+            name => (!name.starts_with(b"_pq_.")).then_some(Cow::Borrowed(value)),
+        });
+        assert_eq!(kept, packet(3 << 16, b"user\0b\0k\0v\0k\0w\0\0")[..]);
         assert_eq!(
             (user(&kept), user(&packet(3 << 16, b"\0"))),
-            (&b"a"[..], &b""[..])
+            (&b"b"[..], &b""[..])
         );
         assert_eq!(user(&kept[..9]), b"");
     }

@@ -3,6 +3,8 @@
 //! Source: <https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNECT-OPTIONS>, `pg_split_opts` and
 //! `process_postgres_switches` in PostgreSQL's source.
 
+use std::borrow::Cow;
+
 use crate::startup::StartupMessage;
 
 /// Switches of `postgres` that take an argument; `c` and `-` are settings.
@@ -36,36 +38,61 @@ pub fn last<'a>(settings: &'a [Setting], name: &str) -> Option<&'a [u8]> {
 
 /// Settings by the switches in `options`, in their order.
 pub fn from_switches(options: &[u8]) -> Vec<Setting> {
-    let mut settings = Vec::new();
-    let mut words = split(options).into_iter();
-    while let Some(word) = words.next() {
-        // getopt stops at the first word that is no switch; the server then refuses the connection.
-        let Some((b'-', letters)) = word.split_first().map(|(&first, rest)| (first, rest)) else {
-            break;
-        };
-        if letters.is_empty() || letters == b"-" {
-            break;
-        }
-        if let Some((letter, attached)) = switch_with_argument(letters) {
-            let argument = match attached {
-                [] => words.next().unwrap_or_default(),
-                attached => attached.to_vec(),
-            };
-            if matches!(letter, b'c' | b'-') {
-                settings.extend(assignment(&argument));
-            }
-        }
-    }
-    settings
+    switches(options).filter_map(|one| one.setting).collect()
 }
 
-/// First letter in a group of switches that takes an argument, and the text attached to it.
-fn switch_with_argument(letters: &[u8]) -> Option<(u8, &[u8])> {
+/// The same `options` without some of their settings, except for those in a group with other switches.
+pub fn without(options: &[u8], is_dropped: impl Fn(&str) -> bool) -> Cow<'_, [u8]> {
+    let is_kept = |one: &Switch| {
+        let name = one.setting.as_ref().map(|(name, _)| name.as_str());
+        !(one.is_alone && name.is_some_and(&is_dropped))
+    };
+    if switches(options).all(|one| is_kept(&one)) {
+        return Cow::Borrowed(options);
+    }
+    let words = switches(options).filter(is_kept).flat_map(|one| one.words);
+    Cow::Owned(join(words))
+}
+
+/// A switch, with its argument; or a word at which getopt stops. The server then refuses the connection.
+#[derive(Debug, Default)]
+struct Switch {
+    words: Vec<Vec<u8>>,
+    setting: Option<Setting>,
+    /// Whether no other switch is in its word.
+    is_alone: bool,
+}
+
+fn switches(options: &[u8]) -> impl Iterator<Item = Switch> {
+    let mut words = split(options).into_iter();
+    let mut is_over = false;
+    std::iter::from_fn(move || {
+        let word = words.next()?;
+        let letters = word.strip_prefix(b"-").unwrap_or_default();
+        is_over |= letters.is_empty() || letters == b"-";
+        let mut switch = Switch::default();
+        let with_argument = switch_with_argument(letters).filter(|_| !is_over);
+        if let Some((before, letter, attached)) = with_argument {
+            let next = attached.is_empty().then(|| words.next()).flatten();
+            if matches!(letter, b'c' | b'-') {
+                switch.setting = assignment(next.as_deref().unwrap_or(attached));
+                switch.is_alone = before.is_empty();
+            }
+            switch.words.extend(next);
+        }
+        switch.words.insert(0, word);
+        Some(switch)
+    })
+}
+
+/// First letter in a group of switches that takes an argument, with the letters before it and the text attached to it.
+fn switch_with_argument(letters: &[u8]) -> Option<(&[u8], u8, &[u8])> {
     let at = letters
         .iter()
         .position(|letter| WITH_ARGUMENT.contains(letter))?;
-    let (letter, attached) = letters.get(at..)?.split_first()?;
-    Some((*letter, attached))
+    let (before, rest) = letters.split_at_checked(at)?;
+    let (letter, attached) = rest.split_first()?;
+    Some((before, *letter, attached))
 }
 
 /// Parses `name=value`; dashes in the name stand for underscores.
@@ -96,6 +123,23 @@ fn split(options: &[u8]) -> Vec<Vec<u8>> {
     }
     words.extend(word);
     words
+}
+
+/// The inverse of [`split`].
+fn join(words: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
+    let mut options = Vec::new();
+    for word in words {
+        if !options.is_empty() {
+            options.push(b' ');
+        }
+        for byte in word {
+            if matches!(byte, b'\\' | b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c) {
+                options.push(b'\\');
+            }
+            options.push(byte);
+        }
+    }
+    options
 }
 
 #[cfg(test)]
@@ -138,6 +182,24 @@ mod tests {
         check("word -c a.b=1", &[]);
         check("-- -c a.b=1", &[]);
         check(r"\", &[]);
+    }
+
+    #[test]
+    fn some_can_be_left_out() {
+        for (options, rest) in [
+            ("-c fencing.token=34", ""),
+            ("--Fencing-token=1", "--Fencing-token=1"),
+            ("--FENCING.token=1 -c a.b=1", "-c a.b=1"),
+            ("-c a.b=1 -cfencing.scope=x -S 100", "-c a.b=1 -S 100"),
+            (r"-c fencing.token=a\ b -c a.b=x\ y\\z", r"-c a.b=x\ y\\z"),
+            ("-ec fencing.token=1", "-ec fencing.token=1"),
+            ("-c -c fencing.token=1", "-c -c fencing.token=1"),
+            ("word  -c fencing.token=1", "word  -c fencing.token=1"),
+            ("-c", "-c"),
+        ] {
+            let left = without(options.as_bytes(), |name| name.starts_with("fencing."));
+            assert_eq!(str::from_utf8(&left).unwrap(), rest, "{options}");
+        }
     }
 
     #[test]

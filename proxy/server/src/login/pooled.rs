@@ -9,6 +9,7 @@ use bytes::{Bytes, BytesMut};
 use pgpalisade_session::greeting::Greeting;
 use pgpalisade_wire::encode;
 use pgpalisade_wire::startup::{StartupMessage, StartupPacket, parse};
+use pgpalisade_wire::startup_options::without;
 
 use super::LoginError;
 use super::exchange::Exchange;
@@ -16,6 +17,8 @@ use crate::accounts::Logins;
 use crate::backends::OpenError;
 use crate::pooling::cancel_keys::CancelKey;
 use crate::pooling::{Admitted, Pooling, SharedLogin};
+
+const FENCING: &str = "fencing.";
 
 /// A client that knows everything but that it may begin: ReadyForQuery is for the relay to send.
 #[derive(Debug)]
@@ -64,16 +67,25 @@ pub(super) async fn authenticate(
     })
 }
 
-/// The startup packet of the connections for this client, without what is the client's own.
+/// The startup packet of the connections for this client, without what is the client's own: tokens and scope are,
+/// whichever connection serves it.
 fn shared_packet(message: StartupMessage<'_>) -> Bytes {
-    let packet = message.with_only(|name| !(name.starts_with(b"_pq_.") || is_fencing(name)));
+    let packet = message.with_only(|name, value| {
+        let is_of_the_protocol = name.starts_with(b"_pq_.");
+        if is_of_the_protocol || str::from_utf8(name).is_ok_and(is_fencing) {
+            return None;
+        }
+        match name {
+            b"options" => Some(without(value, is_fencing)).filter(|rest| !rest.is_empty()),
+            _ => Some(value.into()),
+        }
+    });
     packet.freeze()
 }
 
-/// Tokens and scope are the client's, whichever connection serves it.
-fn is_fencing(name: &[u8]) -> bool {
-    let front = name.get(..b"fencing.".len()).unwrap_or_default();
-    front.eq_ignore_ascii_case(b"fencing.")
+fn is_fencing(name: &str) -> bool {
+    let front = name.get(..FENCING.len()).unwrap_or_default();
+    front.eq_ignore_ascii_case(FENCING)
 }
 
 #[cfg(test)]

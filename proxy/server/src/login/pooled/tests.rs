@@ -36,15 +36,24 @@ fn shared(parameters: &[(&str, &str)]) -> Bytes {
 #[test]
 fn clients_share_what_is_not_their_own() {
     for (given, kept) in [
-        (("application_name", "web 1"), Some("application_name")),
+        (("application_name", "web 1"), Some("web 1")),
         (("fencing.token", "34"), None),
         (("Fencing.Scope", "jobs"), None),
         (("_pq_.option", "on"), None),
-        (("options", "-c work_mem=1MB"), Some("options")),
-        (("fencing", "1"), Some("fencing")),
+        (("options", "-c work_mem=1MB"), Some("-c work_mem=1MB")),
+        (("options", "-c fencing.token=34"), None),
+        (("options", ""), None),
+        (
+            (
+                "options",
+                "-c fencing.token=34 -c work_mem=1MB --Fencing.Scope=jobs",
+            ),
+            Some("-c work_mem=1MB"),
+        ),
+        (("fencing", "1"), Some("1")),
     ] {
         let user = ("user", "app");
-        let kept = kept.map(|name| (name, given.1));
+        let kept = kept.map(|value| (given.0, value));
         let expect: Vec<_> = [user].into_iter().chain(kept).collect();
         assert_eq!(shared(&[user, given]), packet(0, &expect), "{given:?}");
     }
