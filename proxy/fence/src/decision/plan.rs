@@ -19,7 +19,7 @@ use crate::state::{ServerText, SessionState};
 use crate::text_names::TextNames;
 use crate::wire::backend::TransactionStatus;
 use crate::wire::header::Header;
-use crate::{HeldTokens, SessionFence};
+use crate::{HeldTokens, SessionFence, TokenValue};
 use named::DEPTH_MAX;
 
 /// Effects on the session of a text that may pass.
@@ -54,6 +54,7 @@ impl Situation<'_> {
             failed: self.state.is_failed(),
             wrote: self.wrote,
             could_write: self.fence.may_write(self.state.token()),
+            used: Vec::new(),
             grounds: Grounds::none(),
             plan: Plan {
                 leave: Leave::Read,
@@ -137,6 +138,8 @@ struct Walk<'a> {
     wrote: bool,
     /// Whether the session may write, or could at an earlier statement: PostgreSQL then lets it.
     could_write: bool,
+    /// Tokens by which earlier statements of the text may write.
+    used: Vec<Arc<HeldTokens>>,
     grounds: Grounds,
     plan: Plan,
 }
@@ -234,6 +237,7 @@ impl<'a> Walk<'a> {
                 Control::Commit { .. } | Control::PrepareTransaction if self.wrote => {
                     let held = self.state.token();
                     self.fence.check_goes_on(&mut self.grounds, held)?;
+                    self.used.extend(held.cloned());
                 }
                 _ => {}
             }
@@ -244,7 +248,10 @@ impl<'a> Walk<'a> {
     fn check(&mut self, effects: &Effects, why: Option<WhyWrite<'_>>) -> Result<(), Unmet> {
         let held = self.state.token();
         let basis = self.fence.check(&mut self.grounds, effects, why, held)?;
-        self.wrote |= basis != Basis::NotRequired;
+        if basis != Basis::NotRequired {
+            self.wrote = true;
+            self.used.extend(held.cloned());
+        }
         Ok(())
     }
 
@@ -349,9 +356,23 @@ impl<'a> Walk<'a> {
             Some(next) => self.check_change(Some(Arc::clone(next))),
             None => {
                 self.refuse_if_written()?;
+                if self.deposes_itself(&value) {
+                    self.refuse(Rejection::deposes_earlier_statements())?;
+                }
                 Err(Unmet::Declare(value))
             }
         }
+    }
+
+    /// Whether the declaration, which comes before the whole text, would make a token stale that the text has used.
+    fn deposes_itself(&self, value: &TokenValue) -> bool {
+        let mut used = self.used.iter().flat_map(|held| held.tokens());
+        used.any(|held| {
+            let mut claims = value.claims().iter();
+            claims.any(|(scope, claim)| {
+                scope == held.mark.scope() && claim.token() > Some(held.token)
+            })
+        })
     }
 
     /// Checks that a SET or RESET which puts other tokens in force comes before any write.

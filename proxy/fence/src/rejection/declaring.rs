@@ -147,6 +147,17 @@ impl Rejection {
         )
     }
 
+    /// A query writes with one token, and then sets a higher one.
+    #[must_use]
+    pub fn deposes_earlier_statements() -> Self {
+        Self::new(
+            RejectionKind::InvalidToken,
+            "cannot declare a higher fencing token in the query that has written with a lower one",
+            "The token is declared before the query runs, which would make its first statements stale.",
+            "Send SET fencing.token after the transaction, as a query of its own.",
+        )
+    }
+
     /// A RESET, DISCARD or rollback brings a token back of which PostgreSQL has not been told yet, and more follows in
     /// its query.
     #[must_use]

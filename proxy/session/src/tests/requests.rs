@@ -505,7 +505,7 @@ Q:take       declare  +no      fails    wait     +no      declare  drop     end 
 Q:taken      !no      +no      fails    wait     +no      +no      drop     end      wait     wait
 Q:next       declare  +no      fails    wait     +no      declare  drop     end      wait     wait
 Q:next,reads !no      +no      fails    wait     +no      +no      drop     end      wait     wait
-Q:ends,sets  declare  declare  declare  wait     declare  declare  drop     end      wait     wait
+Q:ends,sets  declare  +no      declare  wait     +no      declare  drop     end      wait     wait
 Q:show       +free    +free    fails    wait     +free    +free    drop     end      wait     wait
 Q:history    history  history  fails    wait     history  history  drop     end      wait     wait
 Q:execute    token    token    fails    wait     token    token    drop     end      wait     wait
