@@ -4,6 +4,7 @@ use crate::allocation::boxed;
 use crate::control::Control;
 use crate::effects::{ANY_SETTING, Category, Class, Computes, Effects};
 use crate::leftover::{Assignment, Leftover};
+use crate::settings::DEFAULT_READ_ONLY;
 use crate::write_reason::{Opaque, WriteReason};
 
 /// One statement of a text.
@@ -37,7 +38,7 @@ impl Statement {
         }
         let is_told = || self.controls.iter().any(Control::tells_transaction_access);
         let states = |setting: &str| match setting {
-            ANY_SETTING | "default_transaction_read_only" => true,
+            ANY_SETTING | DEFAULT_READ_ONLY => true,
             "transaction_read_only" => !is_told(),
             _ => false,
         };
@@ -73,6 +74,16 @@ impl Statement {
     #[must_use]
     pub fn is_unread(&self) -> bool {
         self.why.as_ref().is_some_and(WriteReason::is_unparsed)
+    }
+
+    /// Whether it names the default access mode, and may change it, or runs a prepared statement that may.
+    #[must_use]
+    pub fn may_change_default_access(&self) -> bool {
+        let is_it = |setting: &str| matches!(setting, ANY_SETTING | DEFAULT_READ_ONLY);
+        let runs = |control: &Control| matches!(control, Control::Execute { .. });
+        self.effects.settings.iter().any(|setting| is_it(setting))
+            || self.effects.writes_pg_settings()
+            || self.controls.iter().any(runs)
     }
 
     /// Whether it may return the default access mode to its value at the start of the session.
@@ -182,6 +193,13 @@ impl Analysis {
             statement.may_commit_inside
                 || (several && statement.controls.iter().any(Control::is_transaction))
         })
+    }
+
+    /// Whether an open transaction block is sure to be open after it, and during it.
+    #[must_use]
+    pub fn keeps_transaction(&self) -> bool {
+        !self.any_control(Control::is_transaction)
+            && !self.statements.iter().any(Statement::is_unread)
     }
 
     /// Whether it reads, begins and ends transactions, and does nothing else that its text shows.

@@ -74,6 +74,14 @@ impl Effects {
         }
     }
 
+    /// Whether it changes the view by an UPDATE of which settings can be changed, too.
+    pub(crate) fn writes_pg_settings(&self) -> bool {
+        match &self.writes {
+            Tables::Named(names) => names.iter().any(|name| &*name.name == "pg_settings"),
+            Tables::Unknown => false,
+        }
+    }
+
     /// Approximate bytes on the heap, for a budget.
     pub(crate) fn heap_bytes(&self) -> usize {
         let settings: usize = self.settings.iter().map(|name| boxed(&**name)).sum();

@@ -11,7 +11,7 @@ use pg_query::protobuf::{DoStmt, Node, VariableSetKind, VariableSetStmt};
 use strum::{IntoStaticStr, VariantArray};
 
 use crate::control::Control;
-use crate::effects::{Effects, Tables};
+use crate::effects::Effects;
 use crate::functions::{self, Reach};
 use crate::set_config;
 use crate::settings::{self, Literal, Setting, literal};
@@ -272,12 +272,7 @@ fn of_functions(node: &NodeEnum, effects: &Effects) -> Option<Leftover> {
         .filter_map(|function| of_name(&function.name))
         .max();
     let is_set = effects.settings.iter().any(|name| !is_ours(name));
-    // An UPDATE of this view sets what it shows.
-    let is_view = match &effects.writes {
-        Tables::Named(names) => names.iter().any(|name| &*name.name == "pg_settings"),
-        Tables::Unknown => false,
-    };
-    let sets = is_view || (is_set && !sets_only_locally(node));
+    let sets = effects.writes_pg_settings() || (is_set && !sets_only_locally(node));
     of_function.max(sets.then_some(Leftover::Setting))
 }
 

@@ -48,5 +48,5 @@ pub use policy::{
     Requirement, ScopeId, ScopeSet, SessionPolicy, SessionRule, TokenBounds, Who, nearest,
     type_in_words,
 };
-pub use settings::parse_bool;
+pub use settings::{DEFAULT_READ_ONLY, parse_bool};
 pub use write_reason::{Opaque, SyntaxError, WriteReason};

@@ -25,16 +25,22 @@ const FIRST_WORDS: [&[&[u8]]; 11] = [
     &[b"deallocate"],
 ];
 
-/// Words that count anywhere: EXPLAIN EXECUTE, set_config, the proxy's own settings, CREATE INDEX CONCURRENTLY and
-/// similar.
-const ANY_WORDS: [&[u8]; 4] = [b"execute", b"set_config", b"fencing", b"concurrently"];
+/// Words that count anywhere: EXPLAIN EXECUTE, set_config and the view that does the same, the proxy's own settings,
+/// CREATE INDEX CONCURRENTLY and similar.
+const ANY_WORDS: [&[u8]; 5] = [
+    b"execute",
+    b"set_config",
+    b"pg_settings",
+    b"fencing",
+    b"concurrently",
+];
 
 /// Whether a statement of the text may have a [`Control`](crate::Control) or commit before it completes, or the text is
 /// one of several statements that need not [wait](weigh) to be parsed: how many there are tells which completion is the
 /// last. `false` says nothing about reads and writes.
 ///
 /// Looks for the words that can change a session: transaction control, SET and similar, prepared statements,
-/// `fencing` and `set_config`. Also for `U&`, which can spell an identifier in escapes.
+/// `fencing`, `set_config` and `pg_settings`. Also for `U&`, which can spell an identifier in escapes.
 ///
 /// The first word alone decides a text that has no semicolon, no comment, and no part of a word that counts anywhere.
 /// That is nearly every text of an application, and this path has no branches inside its loop.
@@ -120,10 +126,11 @@ const fn is_suspect(a: u8, b: u8, c: u8) -> bool {
     // Lower case. Some control characters become signs by it, which costs only a second look.
     let (a, b, c) = (a | 0x20, b | 0x20, c | 0x20);
     let execute = (a == b'x') & (b == b'e');
-    // fe-nci-ng, co-ncu-rrently, set_co-nfi-g
+    // fe-nci-ng, co-ncu-rrently, set_co-nfi-g, pg_setti-ngs
     let in_c = (b == b'c') & ((c == b'i') | (c == b'u'));
     let in_f = (b == b'f') & (c == b'i');
-    let others = (a == b'n') & (in_c | in_f);
+    let in_g = (b == b'g') & (c == b's');
+    let others = (a == b'n') & (in_c | in_f | in_g);
     let comment = ((a == b'-') & (b == b'-')) | (a == b'/');
     execute | others | comment | (a == b'&') | (a == b';') | !a.is_ascii()
 }
@@ -270,6 +277,7 @@ mod tests {
             "/**/set x=1",
             "select set_config('a', 'b', false)",
             "select pg_catalog.\"set_config\"('a', 'b', false)",
+            "update pg_settings set setting = null",
             "reset all",
             "DISCARD ALL",
             "show x",
@@ -333,6 +341,8 @@ mod tests {
             "xe",
             "set_config",
             "SET_CONFIG",
+            "pg_settings",
+            "PG_SETTINGS",
             "set",
             "onfi",
             "fencing",

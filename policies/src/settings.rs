@@ -14,6 +14,10 @@ use crate::effects::ANY_SETTING;
 use crate::found::Found;
 use crate::write_reason::WriteReason;
 
+/// Default access mode of transactions:
+/// <https://www.postgresql.org/docs/current/runtime-config-client.html#GUC-DEFAULT-TRANSACTION-READ-ONLY>
+pub const DEFAULT_READ_ONLY: &str = "default_transaction_read_only";
+
 /// A setting that matters here. PostgreSQL ignores ASCII case in their names, even in quoted ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Setting {
@@ -36,7 +40,7 @@ impl Setting {
             Self::Reserved
         } else if is("transaction_read_only") {
             Self::TransactionReadOnly
-        } else if is("default_transaction_read_only") {
+        } else if is(DEFAULT_READ_ONLY) {
             Self::DefaultReadOnly
         } else {
             Self::Other

@@ -134,6 +134,9 @@ impl Session {
                 self.server.has_run_more_than_reads = true;
                 let mut entry = InFlight::client(request, None);
                 entry.leave = self.leave_for_reads();
+                if entry.leave.writes() {
+                    self.server.read_only.on_reset_sent();
+                }
                 self.forward(permit, Some(entry))
             }
             Err(unmet) => self.meet(unmet, refused, None, None),
@@ -224,7 +227,7 @@ impl Session {
         self.client.settles |= plan.settles;
         let read_only = &mut self.server.read_only;
         let guard = read_only.guard();
-        read_only.on_sent(plan.guard, &verdict.statements);
+        read_only.on_sent(plan.guard, &verdict.statements, plan.leave);
         if plan.changes_names {
             self.server.names.forget_statements();
         }

@@ -7,13 +7,11 @@
 //!
 //! Source: <https://www.postgresql.org/docs/current/runtime-config-client.html#GUC-DEFAULT-TRANSACTION-READ-ONLY>
 
+pub use pgpalisade_policies::DEFAULT_READ_ONLY;
 use pgpalisade_policies::{Access, AccessShow, Control, Lifetime, Statement, parse_bool};
 
-use crate::fence::{Guard, TransactionAccess, ends_transaction};
+use crate::fence::{Guard, Leave, TransactionAccess, ends_transaction};
 use crate::wire::backend::TransactionStatus;
-
-/// Name of the setting. PostgreSQL 14 and later report it.
-pub const DEFAULT_READ_ONLY: &str = "default_transaction_read_only";
 
 /// Reported by PostgreSQL 14 and later. All transactions of a standby are read-only.
 pub const IN_HOT_STANDBY: &str = "in_hot_standby";
@@ -66,7 +64,7 @@ enum ReadWriteChange {
 /// The two settings that the server reports unasked.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Reported {
-    /// [`DEFAULT_READ_ONLY`], if reported.
+    /// [`DEFAULT_READ_ONLY`], if reported: PostgreSQL 14 and later do.
     default: Option<Access>,
     /// [`IN_HOT_STANDBY`] as an access mode: a standby is read-only.
     server: Option<Access>,
@@ -174,15 +172,14 @@ impl ReadOnlyGuard {
 
     /// Applies a change that is being sent.
     pub(super) const fn on_set_access(&mut self, change: AccessChange) {
-        self.owner = match change {
-            AccessChange::Guard => Owner::Proxy,
-            AccessChange::ReadWrite(Lifetime::Local)
-                if matches!(self.owner, Owner::Proxy | Owner::ClientForTransaction) =>
-            {
-                Owner::ClientForTransaction
-            }
+        self.owner = match (change, self.owner) {
+            (AccessChange::Guard, _) => Owner::Proxy,
+            (AccessChange::ReadWrite(Lifetime::Local), Owner::Proxy) => Owner::ClientForTransaction,
             // What was in doubt before the transaction is so after it.
-            AccessChange::Release | AccessChange::ReadWrite(_) => Owner::Client,
+            (AccessChange::ReadWrite(Lifetime::Local), owner) => owner,
+            (AccessChange::Release | AccessChange::ReadWrite(Lifetime::Session), _) => {
+                Owner::Client
+            }
         };
         if matches!(change, AccessChange::Guard) {
             self.process = Process::Asked;
@@ -248,17 +245,26 @@ impl ReadOnlyGuard {
         }
     }
 
-    /// Applies a text that is sent, and the guard after it.
-    pub(super) fn on_sent(&mut self, guard: Guard, statements: &[Statement]) {
+    /// Applies a text that is sent with this permission, and the guard after it.
+    pub(super) fn on_sent(&mut self, guard: Guard, statements: &[Statement], leave: Leave) {
         self.guard = guard;
         for control in statements.iter().flat_map(|statement| &statement.controls) {
             if ends_transaction(control) {
                 self.on_end(control);
             }
         }
-        // The value may now come from a configuration file, which a reload changes before the server reports it.
         let resets = || statements.iter().any(Statement::may_reset_default_access);
-        if self.owner != Owner::Client && resets() {
+        // A session that may only read changes the setting by nothing else.
+        let changes = || statements.iter().any(Statement::may_change_default_access);
+        if resets() || (leave.writes() && changes()) {
+            self.on_reset_sent();
+        }
+    }
+
+    /// Notes that something is sent which may reset the default: the value may then come from a configuration file,
+    /// which a reload changes before the server reports it.
+    pub(super) fn on_reset_sent(&mut self) {
+        if self.owner != Owner::Client {
             self.owner = Owner::Reset;
         }
     }
@@ -449,7 +455,7 @@ mod tests {
     fn send(guard: &mut ReadOnlyGuard, text: &str) {
         let verdict = classify(text.as_bytes(), TextEncoding::Utf8);
         let after = verdict.statements.iter().fold(guard.guard, Guard::after);
-        guard.on_sent(after, &verdict.statements);
+        guard.on_sent(after, &verdict.statements, Leave::Write);
         for statement in &verdict.statements {
             guard.on_ran(statement);
         }
@@ -615,6 +621,28 @@ mod tests {
                 is_sure,
                 "{before}"
             );
+        }
+    }
+
+    /// A SET LOCAL after it counts for its transaction only, and a SET for longer.
+    #[test]
+    fn a_doubt_ends_with_a_token_of_the_session() {
+        for doubt in ["ROLLBACK AND CHAIN", "RESET ALL"] {
+            let mut guard = guarded();
+            send(&mut guard, "BEGIN");
+            if doubt != "RESET ALL" {
+                guard.on_set_access(AccessChange::ReadWrite(Lifetime::Session));
+            }
+            send(&mut guard, doubt);
+            guard.on_set_access(AccessChange::ReadWrite(Lifetime::Local));
+            let again = guard.due_inside(Lifetime::Session);
+            if let Some(change) = again {
+                guard.on_set_access(change);
+            }
+            send(&mut guard, "COMMIT");
+            guard.on_ready(Idle);
+            let due = guard.due_outside(MayWrite);
+            assert!(again.is_some() || due.is_some(), "{doubt}");
         }
     }
 

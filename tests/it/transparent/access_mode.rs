@@ -379,7 +379,8 @@ fn a_holder_writes_after_what_undid_the_change_without_a_report() {
     }
 }
 
-/// A rollback in a chain does not bring back the guard that the first part has committed.
+/// A rollback in a chain does not bring back the guard that the first part has committed. And what a leader resets in
+/// its transaction is not the guard.
 #[test]
 fn a_default_of_the_configuration_file_guards_nobody() {
     let stage = Stage::with(
@@ -391,24 +392,57 @@ fn a_default_of_the_configuration_file_guards_nobody() {
             "ALTER SYSTEM SET default_transaction_read_only = {value}"
         ));
         postgres.sql("SELECT pg_reload_conf()");
+        wait_until("the file is read", || {
+            postgres.value("SHOW default_transaction_read_only") == value
+        });
     };
-    set("on");
-    let mut wire = stage.plain();
-    wire.ok("SELECT 1");
-    for sql in [
-        "BEGIN",
-        "SET fencing.token = 7",
-        "RESET fencing.token",
-        "COMMIT AND CHAIN",
-        "ROLLBACK",
-        "SELECT 1",
-    ] {
-        wire.ok(sql);
+    let in_a_chain = |wire: &mut Wire| {
+        wire.ok("BEGIN");
+        wire.ok("SET fencing.token = 7");
+        wire.ok("RESET fencing.token");
+        wire.ok("COMMIT AND CHAIN");
+        wire.ok("ROLLBACK");
+    };
+    let in_its_transaction = |wire: &mut Wire, resets: Batch| {
+        wire.ok("BEGIN");
+        wire.ok("SET LOCAL fencing.token = 7");
+        let answer = wire.run_all(&resets);
+        assert!(errors(&answer).is_empty(), "{}", pretty(&answer));
+        wire.ok("COMMIT");
+    };
+    let name = "'default_transaction_read_only'";
+    let by_set_config = format!("set_config({name}, NULL, false)");
+    let null = b"\0\0\x08\x1e\0\0\0\x03\0\0\0\x1ddefault_transaction_read_only\xff\xff\xff\xff\0\0\0\x05false\0\0";
+    let ways = [
+        Batch::new().query(&format!("SELECT {by_set_config}")),
+        Batch::new().query(&format!("INSERT INTO r SELECT length({by_set_config})")),
+        Batch::new().query(&format!(
+            "UPDATE pg_settings SET setting = NULL WHERE name = {name}"
+        )),
+        Batch::new()
+            .query(&format!("PREPARE p AS SELECT {by_set_config}"))
+            .query("EXECUTE p"),
+        Batch::new()
+            .query(&format!("PREPARE q AS SELECT {by_set_config}"))
+            .bind("", "q", &[])
+            .execute("", 0)
+            .sync(),
+        Batch::new()
+            .statement(&format!("SELECT {by_set_config}"))
+            .sync(),
+        Batch::new().message(b'F', null),
+    ];
+    for way in 0..=ways.len() {
+        set("on");
+        let mut wire = stage.plain();
+        wire.ok("SELECT 1");
+        match ways.get(way) {
+            Some(resets) => in_its_transaction(&mut wire, resets.clone()),
+            None => in_a_chain(&mut wire),
+        }
+        wire.ok("SELECT 1");
+        set("off");
+        // Its own process reads the file before its next statement, and reports after it.
+        wire.fails("SELECT f()", "25006");
     }
-    set("off");
-    wait_until("the file is read", || {
-        postgres.value("SHOW default_transaction_read_only") == "off"
-    });
-    // Its own process reads the file before its next statement, and reports after it.
-    wire.fails("SELECT f()", "25006");
 }
