@@ -190,7 +190,7 @@ impl Session {
             return;
         };
         self.server.read_only.on_ran(statement);
-        if commits(statement, command_tag) {
+        if commits(statement, command_tag, self.client.state.status()) {
             self.server.is_committed_midway = true;
         }
         let is_unknown = matches!(statement.why, Some(WriteReason::Syntax(_)));
@@ -377,13 +377,15 @@ fn is_of_file(error: &[u8], files: &[&[u8]]) -> bool {
     is_of && field(b'W').or(field(b'q')).is_none()
 }
 
-/// Whether a statement that has completed has committed something, with more of its request to come.
-fn commits(statement: &Statement, command_tag: &[u8]) -> bool {
+/// Whether a statement that has completed with this status before it may have committed something, with more of its
+/// request to come.
+fn commits(statement: &Statement, command_tag: &[u8], before: TransactionStatus) -> bool {
     let ends = |control: &Control| match control {
         Control::Commit { .. } => command_tag != b"ROLLBACK",
         // Outside a transaction block it says ROLLBACK, and commits.
         Control::PrepareTransaction => true,
         _ => false,
     };
-    statement.may_commit_inside || statement.controls.iter().any(ends)
+    let is_outside = before == TransactionStatus::Idle || statement.is_unread();
+    (statement.may_commit_inside && is_outside) || statement.controls.iter().any(ends)
 }

@@ -260,14 +260,19 @@ impl Session {
     fn commits_midway(&self) -> bool {
         let server = &self.server;
         let is_idle = self.client.state.status() == TransactionStatus::Idle;
+        // In a transaction block, DO and CALL cannot commit.
+        let mut is_inside = !is_idle;
         let commits = |entry: &InFlight| {
             let verdict = entry.verdict.as_ref();
+            let runs = entry.request.runs() && !entry.is_plain;
+            is_inside &= verdict.map_or(!runs, |verdict| verdict.keeps_transaction());
             // Between the last completion and ReadyForQuery the server logs the duration, and may end there.
             // A text that was not read counts as one statement.
             let statements = verdict.map_or(1, |verdict| verdict.statements.len().max(1));
             let is_completed = entry.request == Request::Query && entry.completed >= statements;
             let has_committed = is_idle && is_completed && entry.leave != Leave::Read;
-            has_committed || verdict.is_some_and(|verdict| verdict.commits_midway())
+            let midway = verdict.is_some_and(|verdict| verdict.commits_midway());
+            has_committed || (midway && !is_inside)
         };
         server.is_committed_midway || server.ledger.iter().any(commits)
     }

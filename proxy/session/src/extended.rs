@@ -33,6 +33,10 @@ impl Session {
         let Some(parse) = parse_prefix(frame) else {
             return self.long_name(FrontendTag::Parse, frame);
         };
+        // Of a client that shares its server connection, the text is kept.
+        if self.is_lent() && !self.server.ledger.makes_room_for(frame.body.len()) {
+            return Action::Need(Prerequisite::Replies);
+        }
         let (name, text) = &parse;
         // First, because what a text shows is sent last.
         if let Err(action) = self.occupy(name) {
@@ -240,7 +244,9 @@ impl Session {
         let permit = client
             .fence
             .admit_execute(message, meaning, client.state.token())?;
-        Some(self.forward(permit, Some(InFlight::client(Request::Execute, None))))
+        let mut entry = InFlight::client(Request::Execute, None);
+        entry.is_plain = true;
+        Some(self.forward(permit, Some(entry)))
     }
 
     /// Waits for the end of the names in a Parse or Bind, up to a limit.

@@ -105,6 +105,8 @@ pub struct InFlight {
     /// Change of a name on completion.
     pub(crate) name: NameChange,
     pub(crate) leave: Leave,
+    /// Whether its text is known to end no transaction, without a verdict.
+    pub(super) is_plain: bool,
     /// The guard before its text.
     pub(crate) guard: Guard,
     /// Its share of the ledger's counts.
@@ -181,6 +183,7 @@ impl InFlight {
             error: None,
             name: NameChange::None,
             leave: Leave::Read,
+            is_plain: false,
             guard: Guard::IN_DOUBT,
             counts: Counts::NONE,
         }

@@ -48,7 +48,8 @@ struct Fate {
 impl Fate {
     fn run(&mut self, statement: &Statement) {
         self.is_undone = false;
-        self.commits |= statement.may_commit_inside;
+        let is_outside = self.status == TransactionStatus::Idle;
+        self.commits |= statement.may_commit_inside && (is_outside || statement.is_unread());
         for control in &statement.controls {
             match control {
                 Control::Begin { .. } | Control::RollbackTo(_) => {
@@ -86,7 +87,8 @@ impl Fate {
             // A name may stand for anything.
             None if entry.request.runs() => {
                 self.is_undone = false;
-                self.commits |= entry.request == Request::Execute && entry.leave != Leave::Read;
+                let is_known = entry.is_plain || entry.leave == Leave::Read;
+                self.commits |= entry.request == Request::Execute && !is_known;
             }
             None => {}
         }

@@ -486,6 +486,20 @@ fn past_the_limit_a_client_keeps_its_connection() {
     assert_eq!(subject.session.leftover(), Some(Leftover::Statement));
 }
 
+/// PostgreSQL keeps its short replies to itself until it is asked, so many texts could be in flight.
+#[test]
+fn texts_in_flight_have_a_limit() {
+    let mut subject = moved(Holds::None, &[]);
+    let long = parse("", &format!("SELECT '{}'", "x".repeat(60_000)));
+    let is_sent = |subject: &mut Subject| matches!(subject.ask(&long), Action::Forward(_));
+    let sent = (0..1000).take_while(|_| is_sent(&mut subject)).count();
+    assert_eq!(sent, statements::NAMES_BYTES_MAX / long.len());
+    for _ in 0..sent {
+        subject.reply(b'1', b"");
+    }
+    assert!(is_sent(&mut subject));
+}
+
 /// The client's Query was not sent, so it is decided again in the next connection.
 #[test]
 fn a_connection_that_is_lost_while_a_statement_is_parsed_again() {
