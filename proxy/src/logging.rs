@@ -1,6 +1,6 @@
 //! The log: to standard error, as text on a terminal and as JSON lines otherwise.
 //!
-//! Lines go to a bounded buffer, and a separate thread writes them, so no caller waits. Lines without room are
+//! Lines go to a bounded queue, and a separate thread writes them, so no caller waits. Lines without room are
 //! counted and reported.
 
 mod storm;
@@ -16,7 +16,6 @@ use tracing_subscriber::{fmt, registry};
 
 use crate::config::{Log, LogFormat};
 use storm::Storms;
-use writer::Buffer;
 
 pub(crate) use writer::LogGuard;
 
@@ -35,16 +34,16 @@ pub(crate) fn init(log: &Log) -> io::Result<LogGuard> {
     // A separate handle, because the lock of the shared one would delay a panic's message.
     let out = File::from(stderr.as_fd().try_clone_to_owned()?);
     let storms = Storms::default();
-    let buffer = Buffer::default();
-    let layer = fmt::layer().with_writer(buffer.clone());
+    let (buffer, guard) = writer::start(out, storms.clone())?;
+    let layer = fmt::layer().with_writer(move || buffer.clone());
     let layer = if json {
         layer.json().flatten_event(true).boxed()
     } else {
         // Without colours: control characters of a line come from others.
         layer.with_ansi(false).boxed()
     };
-    let calmed = registry().with(layer).with(storms.clone());
+    let calmed = registry().with(layer).with(storms);
     let started = calmed.with(log.filter.clone()).try_init();
     started.map_err(io::Error::other)?;
-    buffer.write_to(out, storms)
+    Ok(guard)
 }
