@@ -130,7 +130,7 @@ fn a_poisoned_scope_comes_back_with_an_embedded_store() {
     assert_eq!(scope["repair"]["old_mark"], i64::MAX);
     let last = &seen["takeovers"][0];
     assert_eq!((&last["from"], &last["to"]), (&i64::MAX.into(), &34.into()));
-    assert_eq!(last["end"], "complete");
+    assert_eq!(last["outcome"], "complete");
     assert!(text.contains("34 (incarnation 1)"), "{text}");
     assert!(text.contains("repaired scopes"), "{text}");
     assert!(text.contains(&format!("{POISON} -> 34")), "{text}");

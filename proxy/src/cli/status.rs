@@ -1,8 +1,9 @@
 //! `pgpalisade status`: the present state.
 
-use pgpalisade_authority::{Scope, TakeoverEnd};
+use pgpalisade_authority::Scope;
 use pgpalisade_fence::readable::without_error_numbers;
 use pgpalisade_fence::rejection::utc;
+use pgpalisade_server::history::ShownTakeover;
 
 use super::settings::Settings;
 use super::text::{Output, counted, plain, table};
@@ -11,7 +12,6 @@ use crate::inspect::cluster::PreparedTransaction;
 use crate::inspect::hosts::Host;
 use crate::inspect::status::{
     self, MarksFrom, PREPARED, PROXIES, ProxyStatus, SCOPES, ScopeFilter, ScopeStatus, Status,
-    TakeoverStatus,
 };
 
 const SCOPES_SHOWN: usize = 50;
@@ -200,28 +200,26 @@ fn repaired(scopes: &[ScopeStatus]) -> String {
     format!("\nrepaired scopes\n{}", table(head, rows))
 }
 
-fn takeovers(takeovers: &[TakeoverStatus]) -> String {
-    let row = |takeover: &TakeoverStatus| {
-        let from = or_dash(takeover.from.map(|token| token.to_string()));
-        let work = takeover.work;
-        [
-            takeover.scope.clone(),
-            format!("{from} -> {}", takeover.to),
-            utc(takeover.raised_at_us),
-            work.sessions.to_string(),
-            work.transactions.to_string(),
-            match &takeover.end {
-                TakeoverEnd::Complete => {
-                    format!("completed in {:.1} ms", work.took_us as f64 / 1e3)
-                }
-                TakeoverEnd::Incomplete(why) => format!("not completed: {why}"),
-                TakeoverEnd::Observed => "only observed".to_owned(),
-            },
-        ]
-    };
+fn takeovers(takeovers: &[ShownTakeover]) -> String {
     if takeovers.is_empty() {
         return String::new();
     }
+    let row = |takeover: &ShownTakeover| {
+        let from = or_dash(takeover.from.map(|token| token.to_string()));
+        let took = format!("complete in {:.1} ms", takeover.took_us as f64 / 1e3);
+        [
+            takeover.scope.clone(),
+            format!("{from} -> {}", takeover.to),
+            or_dash(takeover.raised_at.clone()),
+            takeover.sessions.to_string(),
+            takeover.transactions.to_string(),
+            match (&takeover.why, takeover.outcome) {
+                (Some(why), outcome) => format!("{outcome}: {why}"),
+                (None, "complete") => took,
+                (None, outcome) => outcome.to_owned(),
+            },
+        ]
+    };
     let (raised, ended) = ("RAISED AT", "IN TRANSACTION");
     let head = ["SCOPE", "MARK", raised, "ENDED", ended, "TAKEOVER"];
     let table = table(head, takeovers.iter().map(row));

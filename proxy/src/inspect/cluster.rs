@@ -26,8 +26,7 @@ pub(super) async fn server(client: &PgClient) -> Result<ServerInfo, ControlError
     let sql = "SELECT pg_catalog.current_setting('server_version'), \
         pg_catalog.current_database()::pg_catalog.text, system_identifier \
         FROM pg_catalog.pg_control_system()";
-    let rows = client.query_typed(sql, &[]).await?;
-    let row = rows.first().ok_or(ControlError::Lost)?;
+    let row = &client.query_typed_one(sql, &[]).await?;
     let system_identifier: i64 = answer(row, 2)?;
     let version: String = answer(row, 0)?;
     Ok(ServerInfo {
@@ -49,8 +48,11 @@ pub(super) async fn superusers(client: &PgClient) -> Result<Vec<String>, Control
     let sql = "SELECT DISTINCT r.rolname::pg_catalog.text \
         FROM pg_catalog.pg_stat_activity a JOIN pg_catalog.pg_roles r ON r.oid = a.usesysid \
         WHERE r.rolsuper AND a.backend_type = 'client backend' ORDER BY 1";
-    let rows = client.query_typed(sql, &[]).await?;
-    rows.iter().map(|row| answer(row, 0)).collect()
+    texts(client.query_typed(sql, &[]).await)
+}
+
+fn texts(rows: Result<Vec<Row>, tokio_postgres::Error>) -> Result<Vec<String>, ControlError> {
+    rows?.iter().map(|row| answer(row, 0)).collect()
 }
 
 #[derive(Debug, Clone)]
@@ -98,15 +100,13 @@ pub(super) async fn clients(client: &PgClient) -> Result<Vec<Client>, ControlErr
 /// Roles that may log in, except superusers.
 pub(super) async fn roles(client: &PgClient) -> Result<Vec<String>, ControlError> {
     let sql = "SELECT rolname::pg_catalog.text FROM pg_catalog.pg_roles WHERE rolcanlogin AND NOT rolsuper";
-    let rows = client.query_typed(sql, &[]).await?;
-    rows.iter().map(|row| answer(row, 0)).collect()
+    texts(client.query_typed(sql, &[]).await)
 }
 
 pub(super) async fn groups(client: &PgClient, role: &str) -> Result<Vec<String>, ControlError> {
     let sql = "SELECT rolname::pg_catalog.text FROM pg_catalog.pg_roles \
         WHERE pg_catalog.pg_has_role($1::pg_catalog.name, oid, 'MEMBER')";
-    let rows = client.query_typed(sql, &[(&role, Type::TEXT)]).await?;
-    rows.iter().map(|row| answer(row, 0)).collect()
+    texts(client.query_typed(sql, &[(&role, Type::TEXT)]).await)
 }
 
 #[derive(Debug, Clone)]
@@ -138,8 +138,8 @@ impl HbaRule {
 pub(super) async fn hba_rules(client: &PgClient) -> Result<Option<Vec<HbaRule>>, ControlError> {
     let sql = "SELECT pg_catalog.has_table_privilege('pg_catalog.pg_hba_file_rules', 'SELECT') \
         AND pg_catalog.has_function_privilege('pg_catalog.pg_hba_file_rules()', 'EXECUTE')";
-    let rows = client.query_typed(sql, &[]).await?;
-    if !answer(rows.first().ok_or(ControlError::Lost)?, 0)? {
+    let row = client.query_typed_one(sql, &[]).await?;
+    if !answer(&row, 0)? {
         return Ok(None);
     }
     let sql = "SELECT line_number, user_name, address, netmask, auth_method = 'reject' \
@@ -164,8 +164,8 @@ pub(super) async fn places(client: &PgClient) -> Result<i64, ControlError> {
     let sql = "SELECT pg_catalog.sum(CASE name WHEN 'max_connections' THEN 1 ELSE -1 END \
         * setting::pg_catalog.int8)::pg_catalog.int8 FROM pg_catalog.pg_settings \
         WHERE name IN ('max_connections', 'superuser_reserved_connections', 'reserved_connections')";
-    let rows = client.query_typed(sql, &[]).await?;
-    answer(rows.first().ok_or(ControlError::Lost)?, 0)
+    let row = client.query_typed_one(sql, &[]).await?;
+    answer(&row, 0)
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -213,8 +213,8 @@ pub(super) async fn witness(client: &PgClient) -> Result<Witness, ControlError> 
     // A proxy cannot use a schema of a superuser.
     let sql = "SELECT pg_catalog.to_regnamespace('pgpalisade') IS NULL \
         AND pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')";
-    let rows = client.query_typed(sql, &[]).await?;
-    let can_be_made = answer(rows.first().ok_or(ControlError::Lost)?, 0)?;
+    let row = client.query_typed_one(sql, &[]).await?;
+    let can_be_made = answer(&row, 0)?;
     Ok(Witness::None { can_be_made })
 }
 

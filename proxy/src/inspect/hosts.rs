@@ -118,8 +118,8 @@ async fn look(
 
 async fn streams(client: &Client) -> Result<bool, ControlError> {
     let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_stat_get_wal_receiver() r WHERE r.status = 'streaming')";
-    let rows = client.query_typed(sql, &[]).await?;
-    answer(rows.first().ok_or(ControlError::Lost)?, 0)
+    let row = client.query_typed_one(sql, &[]).await?;
+    answer(&row, 0)
 }
 
 impl Chosen {

@@ -3,9 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use pgpalisade_authority::{
-    Backend, Contents, Mark, Rank, Scope, TakeoverEnd, TakeoverRecord, TakeoverWork, Token,
-};
+use pgpalisade_authority::{Backend, Contents, Mark, Rank, Scope, Token};
+use pgpalisade_server::history::ShownTakeover;
 use pgpalisade_takeover::{ControlError, WitnessMode, cluster_lock, prepare};
 use serde::Serialize;
 
@@ -13,7 +12,7 @@ use super::cluster::{self, PreparedTransaction, Witness};
 use super::hosts::{self, Host, Survey};
 use super::probe::Probe;
 use super::step_within;
-use super::store::{self, StoreContents};
+use super::store::{self, StoreSnapshot, StoreState};
 use crate::config::Config;
 
 const TAKEOVERS: usize = 10;
@@ -33,7 +32,7 @@ pub(crate) struct Status {
     pub(crate) marks_from: MarksFrom,
     pub(crate) scopes_total: usize,
     /// The newest first. Empty if the store cannot be read.
-    pub(crate) takeovers: Vec<TakeoverStatus>,
+    pub(crate) takeovers: Vec<ShownTakeover>,
     /// The oldest ones, at most 100.
     pub(crate) prepared_transactions: Vec<PreparedTransaction>,
     pub(crate) unread: Vec<&'static str>,
@@ -71,16 +70,6 @@ pub(crate) struct AuthorityStatus {
     pub(crate) alive_sessions: Option<usize>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum StoreState {
-    Read,
-    /// Only its proxy can read it: the marks shown are the copy in the cluster.
-    InUse,
-    Missing,
-    Unreadable,
-}
-
 #[derive(Debug, Serialize)]
 pub(crate) struct ProxyStatus {
     /// Pid of its control connection, on the server.
@@ -116,18 +105,6 @@ pub(crate) struct ScopeRepaired {
     pub(crate) new_mark: Token,
 }
 
-#[derive(Debug, Serialize)]
-pub(crate) struct TakeoverStatus {
-    pub(crate) scope: String,
-    pub(crate) from: Option<Token>,
-    pub(crate) to: Token,
-    pub(crate) raised_at_us: i64,
-    pub(crate) raised_by: String,
-    pub(crate) end: TakeoverEnd,
-    #[serde(flatten)]
-    pub(crate) work: TakeoverWork,
-}
-
 #[derive(Debug, Clone)]
 pub(crate) enum ScopeFilter {
     First(usize),
@@ -150,7 +127,7 @@ pub(crate) async fn look(config: &Config, wanted: &ScopeFilter) -> Status {
     let within = step_within(config);
     let (connection, mut seen) = cluster(config, within).await;
     let store = store::look(&config.takeover.authority, None, within).await;
-    let contents = store.held.contents();
+    let contents = store.contents.as_ref();
     let alive = match (&connection, contents) {
         (Some(connection), Some(contents)) => {
             let look = async |client: &_| cluster::alive(client, &contents.sessions).await;
@@ -162,9 +139,9 @@ pub(crate) async fn look(config: &Config, wanted: &ScopeFilter) -> Status {
     let marks = match contents {
         Some(contents) => contents.marks.clone(),
         None => seen.witnessed.take().unwrap_or_else(|| {
-            let note = match (&store.held, &connection) {
-                (StoreContents::Nothing, Some(_)) => None,
-                (StoreContents::Nothing, None) => {
+            let note = match (store.state, &connection) {
+                (StoreState::Missing, Some(_)) => None,
+                (StoreState::Missing, None) => {
                     Some("marks: there is no store yet, and the cluster cannot be read")
                 }
                 (_, None) => Some("marks: neither the store nor the cluster can be read"),
@@ -180,17 +157,14 @@ pub(crate) async fn look(config: &Config, wanted: &ScopeFilter) -> Status {
     let takeovers = contents.map_or_else(Vec::new, |contents| takeovers(contents, wanted));
     let scopes = scopes(marks, contents.zip(alive.as_ref()));
     let scopes_total = scopes.len();
-    let described = store.verdict.seen;
     Status {
         cluster: seen.cluster,
-        authority: authority(config, &store.held, described, alive.as_ref()),
+        authority: authority(config, &store, alive.as_ref()),
         proxies: seen.proxies,
         scopes: select(scopes, wanted),
-        marks_from: match store.held {
-            StoreContents::Contents(_) => MarksFrom::Authority,
-            StoreContents::Nothing | StoreContents::InUse | StoreContents::Unknown => {
-                MarksFrom::Copy
-            }
+        marks_from: match store.contents {
+            Some(_) => MarksFrom::Authority,
+            None => MarksFrom::Copy,
         },
         scopes_total,
         takeovers,
@@ -283,11 +257,10 @@ fn proxy(proxy: cluster_lock::Proxy) -> ProxyStatus {
 
 fn authority(
     config: &Config,
-    held: &StoreContents,
-    seen: String,
+    store: &StoreSnapshot,
     alive: Option<&BTreeSet<Backend>>,
 ) -> AuthorityStatus {
-    let contents = held.contents();
+    let contents = store.contents.as_ref();
     let recorded = contents.and_then(|contents| contents.cluster);
     let registered = contents.map(|contents| {
         let backends = contents.sessions.iter().map(|(_, session)| session.backend);
@@ -295,13 +268,8 @@ fn authority(
     });
     AuthorityStatus {
         location: config.takeover.authority.to_string(),
-        state: match held {
-            StoreContents::Contents(_) => StoreState::Read,
-            StoreContents::InUse => StoreState::InUse,
-            StoreContents::Nothing => StoreState::Missing,
-            StoreContents::Unknown => StoreState::Unreadable,
-        },
-        seen,
+        state: store.state,
+        seen: store.verdict.seen.clone(),
         identity: contents.map(|contents| contents.identity.to_string()),
         recorded_system_identifier: recorded.map(|r| r.system_identifier.to_string()),
         recorded_timeline: recorded.map(|r| r.timeline),
@@ -349,23 +317,15 @@ fn scopes(
     scopes
 }
 
-fn takeovers(contents: &Contents, wanted: &ScopeFilter) -> Vec<TakeoverStatus> {
+fn takeovers(contents: &Contents, wanted: &ScopeFilter) -> Vec<ShownTakeover> {
     let is_wanted = |scope: &Scope| match wanted {
         ScopeFilter::One(one) => scope == one,
         ScopeFilter::First(_) | ScopeFilter::All => true,
     };
-    let status = |(scope, record): &(Scope, TakeoverRecord)| TakeoverStatus {
-        scope: scope.to_string(),
-        from: record.from,
-        to: record.to,
-        raised_at_us: record.raised_at,
-        raised_by: record.raised_by.clone(),
-        end: record.end.clone(),
-        work: record.work,
-    };
     let all = contents.takeovers.iter();
     all.filter(|(scope, _)| is_wanted(scope))
-        .map(status)
+        .cloned()
+        .map(ShownTakeover::from)
         .take(match wanted {
             ScopeFilter::First(_) => TAKEOVERS,
             ScopeFilter::One(_) | ScopeFilter::All => usize::MAX,

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pgpalisade_authority::{Contents, Etcd, Scope, embedded, etcd, postgres};
+use serde::Serialize;
 use tokio::time::timeout;
 
 use super::finding::CheckResult;
@@ -12,24 +13,36 @@ use crate::config::AuthorityLocation;
 
 #[derive(Debug)]
 pub(super) struct StoreSnapshot {
-    pub(super) held: StoreContents,
+    pub(super) state: StoreState,
+    /// What the store holds, if it was read.
+    pub(super) contents: Option<Contents>,
     pub(super) verdict: CheckResult,
 }
 
-#[derive(Debug)]
-pub(super) enum StoreContents {
-    Contents(Contents),
-    Nothing,
-    /// Only the process that has it open can read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum StoreState {
+    Read,
+    /// Only its proxy can read it: the marks shown are the copy in the cluster.
     InUse,
-    Unknown,
+    Missing,
+    Unreadable,
 }
 
-impl StoreContents {
-    pub(super) const fn contents(&self) -> Option<&Contents> {
-        match self {
-            Self::Contents(contents) => Some(contents),
-            _ => None,
+impl StoreSnapshot {
+    const fn read(contents: Contents, verdict: CheckResult) -> Self {
+        Self {
+            state: StoreState::Read,
+            contents: Some(contents),
+            verdict,
+        }
+    }
+
+    const fn unread(state: StoreState, verdict: CheckResult) -> Self {
+        Self {
+            state,
+            contents: None,
+            verdict,
         }
     }
 }
@@ -61,7 +74,7 @@ pub(super) async fn try_open(
     let AuthorityLocation::Embedded(dir) = location else {
         return store;
     };
-    if matches!(store.held, StoreContents::Unknown) {
+    if store.state == StoreState::Unreadable {
         return store;
     }
     let dir = dir.clone();
@@ -78,10 +91,7 @@ pub(super) async fn try_open(
 }
 
 fn unknown(seen: String, advice: &str) -> StoreSnapshot {
-    StoreSnapshot {
-        held: StoreContents::Unknown,
-        verdict: CheckResult::fail(seen, advice),
-    }
+    StoreSnapshot::unread(StoreState::Unreadable, CheckResult::fail(seen, advice))
 }
 
 fn late(place: &str, within: Duration, advice: &str) -> StoreSnapshot {
@@ -92,10 +102,7 @@ fn late(place: &str, within: Duration, advice: &str) -> StoreSnapshot {
 fn nothing(place: &str) -> StoreSnapshot {
     let seen = format!("{place}: there is no store yet; the first start of a proxy creates it");
     let advice = "make sure that this is the right place: an empty store has forgotten every mark";
-    StoreSnapshot {
-        held: StoreContents::Nothing,
-        verdict: CheckResult::warn(seen, advice),
-    }
+    StoreSnapshot::unread(StoreState::Missing, CheckResult::warn(seen, advice))
 }
 
 pub(super) fn of_sessions<'a>(scopes: impl Iterator<Item = &'a Scope>) -> usize {
@@ -117,16 +124,16 @@ async fn embedded(place: &str, dir: &Path, within: Duration) -> StoreSnapshot {
     // A dead network disk blocks the thread, not the command.
     let reading = tokio::task::spawn_blocking(move || embedded::read(&dir));
     match timeout(within, reading).await {
-        Ok(Ok(Ok(embedded::Found::Contents(contents)))) => StoreSnapshot {
-            verdict: CheckResult::ok(read(place, &contents, began.elapsed())),
-            held: StoreContents::Contents(contents),
-        },
-        Ok(Ok(Ok(embedded::Found::InUse))) => StoreSnapshot {
-            verdict: CheckResult::ok(format!(
+        Ok(Ok(Ok(embedded::Found::Contents(contents)))) => {
+            let verdict = CheckResult::ok(read(place, &contents, began.elapsed()));
+            StoreSnapshot::read(contents, verdict)
+        }
+        Ok(Ok(Ok(embedded::Found::InUse))) => {
+            let seen = format!(
                 "{place} is in use, probably by its running proxy; only that proxy can read it"
-            )),
-            held: StoreContents::InUse,
-        },
+            );
+            StoreSnapshot::unread(StoreState::InUse, CheckResult::ok(seen))
+        }
         Ok(Ok(Ok(embedded::Found::Nothing))) => nothing(place),
         Ok(Ok(Err(error))) => unknown(error.to_string(), RUN_AS_PROXY),
         Ok(Err(_)) | Err(_) => late(place, within, "look at the disk"),
@@ -151,10 +158,10 @@ async fn etcd(place: &str, options: &etcd::Options, within: Duration) -> StoreSn
         };
         let endpoints = store.endpoints().await;
         match Contents::read(store.authority()).await {
-            Ok(contents) => StoreSnapshot {
-                verdict: of_members(&endpoints, read(place, &contents, began.elapsed())),
-                held: StoreContents::Contents(contents),
-            },
+            Ok(contents) => {
+                let seen = read(place, &contents, began.elapsed());
+                StoreSnapshot::read(contents, of_members(&endpoints, seen))
+            }
             Err(error) => unknown(error.to_string(), NEEDED),
         }
     });
@@ -214,10 +221,7 @@ async fn postgres(
     };
     let mut seen = read(place, &contents, took);
     seen.push_str(&format!(", PostgreSQL {}", info.version));
-    StoreSnapshot {
-        verdict: of_server(&info, protected, seen),
-        held: StoreContents::Contents(contents),
-    }
+    StoreSnapshot::read(contents, of_server(&info, protected, seen))
 }
 
 const STANDBY: &str = "let it lead to the primary: a standby stores nothing";

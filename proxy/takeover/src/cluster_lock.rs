@@ -117,10 +117,10 @@ async fn try_lock(
         StoreLock::Shared => "SELECT pg_catalog.pg_try_advisory_lock_shared($1, $2)",
     };
     let (class, object) = (class.cast_signed(), ours.short().cast_signed());
-    let rows = client
-        .query_typed(take, &[(&class, Type::INT4), (&object, Type::INT4)])
+    let row = client
+        .query_typed_one(take, &[(&class, Type::INT4), (&object, Type::INT4)])
         .await?;
-    answer(rows.first().ok_or(ControlError::Lost)?, 0)
+    answer(&row, 0)
 }
 
 /// Looks for proxies that exclude this one. Locks of different classes do not exclude each other, so what they would

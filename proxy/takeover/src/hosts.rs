@@ -244,9 +244,8 @@ fn boxed<'a, T>(
 }
 
 async fn writes(client: &Client) -> Result<Option<Cluster>, ControlError> {
-    let asked = client.query_typed("SELECT pg_catalog.pg_is_in_recovery()", &[]);
-    let rows = asked.await?;
-    if answer(rows.first().ok_or(ControlError::Lost)?, 0)? {
+    let asked = client.query_typed_one("SELECT pg_catalog.pg_is_in_recovery()", &[]);
+    if answer(&asked.await?, 0)? {
         return Ok(None);
     }
     prepare::cluster(client).await.map(Some)

@@ -65,7 +65,7 @@ pub use connection::Primary;
 use control::Control;
 use driver::Driver;
 pub use elected::{Elected, Elections};
-use history::{LastRead, Notes};
+use history::Notes;
 pub use hosts::HostAddress;
 use lease::LeaseQueues;
 pub use lease::{Acquired, Lease};
@@ -98,7 +98,6 @@ struct Inner {
     lease_queues: Arc<LeaseQueues>,
     upkeep: Arc<Upkeep>,
     pace: Pace,
-    history: LastRead,
     meters: Meters,
     _tasks: DropGuard,
 }
@@ -157,8 +156,8 @@ impl Takeover {
         let (releases, waiting) = mpsc::channel(release::LIMIT);
         let releasing = release::run(waiting, Arc::clone(&authority), timeout);
         spawn_until(&tasks, releasing);
-        let (notes, noted) = Notes::to(&authority, timeout);
-        spawn_until(&tasks, noted.run());
+        let notes = Notes::to(&authority, timeout);
+        spawn_until(&tasks, notes.clone().run());
         let lease_queues = LeaseQueues::new(&authority, timeout, &meters);
         let barriers = Barriers::new(&driver, &meters, notes);
         let inner = Arc::new(Inner {
@@ -172,7 +171,6 @@ impl Takeover {
             lease_queues,
             upkeep,
             pace: Pace::default(),
-            history: LastRead::default(),
             meters,
             _tasks: guard,
         });
@@ -232,7 +230,7 @@ impl Takeover {
         self.run(ask).await.map(drop)
     }
 
-    /// The last takeovers, newest first, read at most a second ago.
+    /// The last takeovers, newest first.
     ///
     /// Errors: those of the authority; it has time until the deadline.
     pub async fn history(
@@ -240,7 +238,7 @@ impl Takeover {
         deadline: Instant,
     ) -> Result<Vec<(Scope, TakeoverRecord)>, DeclareError> {
         let inner = Arc::clone(&self.inner);
-        let ask = async move { inner.history.get(&inner.driver.authority, deadline).await };
+        let ask = async move { in_time(inner.driver.authority.takeovers(None), deadline).await };
         self.run(ask).await
     }
 

@@ -103,80 +103,50 @@ impl Drop for Asked<'_> {
     }
 }
 
-#[async_trait]
-impl Authority for MeteredAuthority {
-    fn identity(&self) -> AuthorityId {
-        self.authority.identity()
-    }
+macro_rules! metered {
+    ($($operation:ident($($argument:ident: $of:ty),*) -> $answer:ty;)*) => {
+        #[async_trait]
+        impl Authority for MeteredAuthority {
+            $(async fn $operation(&self, $($argument: $of),*) -> Answer<$answer> {
+                let answer = self.authority.$operation($($argument),*);
+                self.ask(stringify!($operation), answer).await
+            })*
 
-    async fn enrol(&self, cluster: Cluster) -> Answer<Enrolled> {
-        self.ask("enrol", self.authority.enrol(cluster)).await
-    }
+            // Not metered: records for people say nothing about whether tokens are accepted.
 
-    async fn declare(&self, declaration: &Declaration) -> Answer<Declared> {
-        self.ask("declare", self.authority.declare(declaration))
-            .await
-    }
+            async fn note_takeovers(&self, scope: &Scope, all: &[TakeoverRecord]) -> Answer<()> {
+                self.authority.note_takeovers(scope, all).await
+            }
 
-    async fn sessions(&self) -> Answer<Vec<(Scope, Registered)>> {
-        self.ask("sessions", self.authority.sessions()).await
-    }
+            async fn takeovers(&self, of: Option<&Scope>) -> Answer<Vec<(Scope, TakeoverRecord)>> {
+                self.authority.takeovers(of).await
+            }
 
-    async fn marks(&self) -> Answer<Vec<(Scope, Mark)>> {
-        self.ask("marks", self.authority.marks()).await
-    }
+            fn identity(&self) -> AuthorityId {
+                self.authority.identity()
+            }
 
-    async fn mark(&self, scope: &Scope) -> Answer<Option<Mark>> {
-        self.ask("mark", self.authority.mark(scope)).await
-    }
+            fn watch(&self) -> Watch {
+                self.authority.watch()
+            }
 
-    async fn drained(&self, scope: &Scope, rank: Rank, gone: &[Backend]) -> Answer<Drained> {
-        self.ask("drained", self.authority.drained(scope, rank, gone))
-            .await
-    }
+            fn follow(&self, election: &str) -> Option<Following> {
+                self.authority.follow(election)
+            }
+        }
+    };
+}
 
-    async fn forget(&self, gone: &[Backend]) -> Answer<()> {
-        self.ask("forget", self.authority.forget(gone)).await
-    }
-
-    async fn repair(&self, request: &RepairRequest) -> Answer<Repaired> {
-        self.ask("repair", self.authority.repair(request)).await
-    }
-
-    async fn cluster(&self) -> Answer<Option<Cluster>> {
-        self.ask("cluster", self.authority.cluster()).await
-    }
-
-    async fn lease(&self, scope: &Scope, holder: LeaseId, step: LeaseStep) -> Answer<Leased> {
-        self.ask("lease", self.authority.lease(scope, holder, step))
-            .await
-    }
-
-    // Not metered: records for people say nothing about whether tokens are accepted.
-
-    async fn note_takeovers(&self, scope: &Scope, records: &[TakeoverRecord]) -> Answer<()> {
-        self.authority.note_takeovers(scope, records).await
-    }
-
-    async fn takeovers(&self, of: Option<&Scope>) -> Answer<Vec<(Scope, TakeoverRecord)>> {
-        self.authority.takeovers(of).await
-    }
-
-    fn watch(&self) -> Watch {
-        self.authority.watch()
-    }
-
-    fn follow(&self, election: &str) -> Option<Following> {
-        self.authority.follow(election)
-    }
-
-    async fn recover(
-        &self,
-        seen: Option<Cluster>,
-        cluster: Cluster,
-        marks: &[(Scope, Mark)],
-    ) -> Answer<Enrolled> {
-        self.ask("recover", self.authority.recover(seen, cluster, marks))
-            .await
-    }
+metered! {
+    enrol(cluster: Cluster) -> Enrolled;
+    declare(declaration: &Declaration) -> Declared;
+    sessions() -> Vec<(Scope, Registered)>;
+    marks() -> Vec<(Scope, Mark)>;
+    mark(scope: &Scope) -> Option<Mark>;
+    drained(scope: &Scope, rank: Rank, gone: &[Backend]) -> Drained;
+    forget(gone: &[Backend]) -> ();
+    repair(request: &RepairRequest) -> Repaired;
+    cluster() -> Option<Cluster>;
+    lease(scope: &Scope, holder: LeaseId, step: LeaseStep) -> Leased;
+    recover(seen: Option<Cluster>, cluster: Cluster, marks: &[(Scope, Mark)]) -> Enrolled;
 }

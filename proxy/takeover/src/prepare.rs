@@ -80,8 +80,7 @@ pub async fn cluster(client: &Client) -> Result<Cluster, ControlError> {
         ('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))\
         ::pg_catalog.bit(32)::pg_catalog.int4, \
         (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::pg_catalog.int8";
-    let rows = client.query_typed(sql, &[]).await?;
-    let row = rows.first().ok_or(ControlError::Lost)?;
+    let row = &client.query_typed_one(sql, &[]).await?;
     let system_identifier: i64 = answer(row, 0)?;
     let timeline: i32 = answer(row, 1)?;
     Ok(Cluster {
@@ -146,8 +145,7 @@ pub async fn rights(client: &Client) -> Result<RoleRights, ControlError> {
          FROM pg_catalog.pg_roles r, pg_catalog.pg_stat_activity a \
          WHERE r.rolname = current_user AND a.pid = pg_catalog.pg_backend_pid()"
     );
-    let rows = client.query_typed(&sql, &[]).await?;
-    let row = rows.first().ok_or(ControlError::Lost)?;
+    let row = &client.query_typed_one(&sql, &[]).await?;
     let superuser: bool = answer(row, 3)?;
     let mut missing = Vec::new();
     for (column, role) in [(4, "pg_signal_backend"), (5, "pg_read_all_stats")] {

@@ -243,8 +243,8 @@ impl ScopeRepair {
         lower: Vec<Registered>,
         deadline: Instant,
     ) -> Result<(), DeclareError> {
-        let (notes, noted) = Notes::to(&self.driver.authority, self.options.timeout);
-        let barriers = Barriers::new(&self.driver, &self.options.meters, notes);
+        let notes = Notes::to(&self.driver.authority, self.options.timeout);
+        let barriers = Barriers::new(&self.driver, &self.options.meters, notes.clone());
         let barrier = Barrier {
             scope: self.scope.clone(),
             rank: mark.rank(),
@@ -253,7 +253,7 @@ impl ScopeRepair {
         let before = mark.repair.as_ref().map(|repair| repair.from);
         let record = TakeoverRecord::new(before, mark, TakeoverEnd::Complete);
         let passed = barriers.pass(&barrier, &lower, record, deadline).await;
-        noted.flush().await;
+        notes.flush().await;
         passed
     }
 }

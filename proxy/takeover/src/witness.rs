@@ -265,8 +265,7 @@ pub async fn is_usable(client: &Client) -> Result<bool, ControlError> {
     check(client).await?;
     // One after the other, because the privilege functions fail if the table is missing.
     for sql in [IS_THERE, IS_USABLE] {
-        let rows = client.query_typed(sql, &[]).await?;
-        let row = rows.first().ok_or(ControlError::Lost)?;
+        let row = &client.query_typed_one(sql, &[]).await?;
         if !answer::<bool>(row, 0)? {
             return Ok(false);
         }
