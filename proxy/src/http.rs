@@ -28,7 +28,6 @@ use crate::config::HttpAddr;
 use crate::console::Facts;
 use crate::newest::accept_newest;
 use crate::process::Process;
-use access::Peer;
 pub(crate) use access::{Access, TokenError};
 use answers::Answers;
 use picture::Pictures;
@@ -170,12 +169,11 @@ async fn begin(stream: TcpStream, answers: Arc<Answers>) {
     let certificates = answers.facts.shared.certificates.current();
     let acceptor = certificates.http.clone();
     let Some(acceptor) = acceptor else {
-        return converse(stream, Peer::Unknown, answers).await;
+        return converse(stream, false, answers).await;
     };
     match tokio::time::timeout(HANDSHAKE_WITHIN, acceptor.accept(stream)).await {
         Ok(Ok((stream, certificate))) => {
-            let peer = certificate.map_or(Peer::Unknown, |_| Peer::Certified);
-            converse(stream, peer, answers).await;
+            converse(stream, certificate.is_some(), answers).await;
         }
         Ok(Err(error)) => tracing::debug!(%error, "TLS for HTTP failed"),
         Err(_) => tracing::debug!("TLS for HTTP took too long"),
@@ -183,7 +181,11 @@ async fn begin(stream: TcpStream, answers: Arc<Answers>) {
 }
 
 /// One request and its answer; the connection then closes to free its place.
-async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, peer: Peer, answers: Arc<Answers>) {
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    is_certified: bool,
+    answers: Arc<Answers>,
+) {
     let (bytes, fields) = HEAD_MAX;
     let mut protocol = http1::Builder::new();
     protocol
@@ -194,7 +196,7 @@ async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, peer: Peer, answe
         .keep_alive(false);
     let answer = service_fn(|request| {
         let answers = Arc::clone(&answers);
-        async move { answers.to(&request, peer).await }
+        async move { answers.to(&request, is_certified).await }
     });
     let conversation = protocol.serve_connection(TokioIo::new(stream), answer);
     match tokio::time::timeout(ANSWERED_WITHIN, conversation).await {

@@ -26,42 +26,28 @@ pub(crate) enum TokenError {
     Content(PathBuf),
 }
 
+/// Without a token file and certificates, every client is admitted: the configuration ensures that such clients are on
+/// this machine.
 #[derive(Debug)]
-pub(crate) enum Access {
-    /// Nothing. The configuration ensures that such clients are on this machine.
-    Local,
-    /// The token is read each time, so that a new one counts at once.
-    Token(PathBuf),
-    /// A certificate, or the token, if a file is configured.
-    Certificate { or_token: Option<PathBuf> },
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Peer {
-    Unknown,
-    /// A valid certificate.
-    Certified,
-}
-
-/// Whether a client sees more than a status.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum HttpAccess {
-    None,
-    Read,
+pub(crate) struct Access {
+    /// It is read each time, so that a new token counts at once.
+    pub(super) token_file: Option<PathBuf>,
+    pub(super) takes_certificates: bool,
 }
 
 impl Access {
     pub(crate) fn new(config: &HttpAddr) -> Result<Self, TokenError> {
-        let file = config.token_file.clone();
-        if let Some(path) = &file {
-            read(path)?;
-        }
-        let client_ca = config.tls.as_ref().and_then(|tls| tls.client_ca.as_ref());
-        Ok(match (client_ca, file) {
-            (None, None) => Self::Local,
-            (None, Some(path)) => Self::Token(path),
-            (Some(_), or_token) => Self::Certificate { or_token },
+        let token_file = config.token_file.clone();
+        token_file.as_deref().map(read).transpose()?;
+        let tls = config.tls.as_ref();
+        Ok(Self {
+            token_file,
+            takes_certificates: tls.is_some_and(|tls| tls.client_ca.is_some()),
         })
+    }
+
+    const fn is_local(&self) -> bool {
+        self.token_file.is_none() && !self.takes_certificates
     }
 
     /// Whether a request is meant for this proxy. A Web page whose name now resolves to this address (DNS rebinding)
@@ -70,35 +56,28 @@ impl Access {
     /// With a CA the Host is not compared, because Prometheus may find its targets by address. A browser shows its
     /// certificate only after the proxy's has matched the page's name.
     pub(super) fn is_meant(&self, fields: &HeaderMap) -> bool {
-        match self {
-            Self::Local => names_this_machine(fields),
-            Self::Token(_) | Self::Certificate { .. } => true,
-        }
+        !self.is_local() || names_this_machine(fields)
     }
 
-    pub(super) fn rights(&self, peer: Peer, fields: &HeaderMap) -> HttpAccess {
-        let token_file = match (self, peer) {
-            (Self::Local, _) | (Self::Certificate { .. }, Peer::Certified) => {
-                return HttpAccess::Read;
-            }
-            (Self::Token(path), _) => path,
-            (Self::Certificate { or_token }, Peer::Unknown) => match or_token {
-                Some(path) => path,
-                None => return HttpAccess::None,
-            },
-        };
-        let admits = match read(token_file) {
-            Ok(token) => shown(fields)
-                .is_some_and(|shown| bool::from(shown.ct_eq(token.expose().as_bytes()))),
-            Err(error) => {
-                tracing::error!(%error, "no token is accepted over HTTP");
-                false
-            }
-        };
-        if admits {
-            HttpAccess::Read
-        } else {
-            HttpAccess::None
+    /// Whether a client sees more than a status, by a valid certificate or the token.
+    pub(super) fn admits(&self, is_certified: bool, fields: &HeaderMap) -> bool {
+        self.is_local()
+            || (self.takes_certificates && is_certified)
+            || self
+                .token_file
+                .as_deref()
+                .is_some_and(|file| shows_token(fields, file))
+    }
+}
+
+fn shows_token(fields: &HeaderMap, file: &Path) -> bool {
+    match read(file) {
+        Ok(token) => {
+            shown(fields).is_some_and(|shown| bool::from(shown.ct_eq(token.expose().as_bytes())))
+        }
+        Err(error) => {
+            tracing::error!(%error, "no token is accepted over HTTP");
+            false
         }
     }
 }
@@ -176,7 +155,7 @@ mod tests {
         };
         write("0123456789abcdef\n");
         let access = Access::new(&config(&file)).unwrap();
-        let admits = |fields: &HeaderMap| access.rights(Peer::Unknown, fields) == HttpAccess::Read;
+        let admits = |fields: &HeaderMap| access.admits(false, fields);
         for right in ["Bearer 0123456789abcdef", "bearer 0123456789abcdef"] {
             assert!(admits(&fields(&[right])), "{right}");
         }
@@ -212,29 +191,16 @@ mod tests {
         let mut config = config(&file);
         for (with_token, client_ca, admitted) in [
             // Without a CA, certificates are neither asked for nor accepted.
-            (
-                true,
-                None,
-                [
-                    (Peer::Certified, &none, false),
-                    (Peer::Unknown, &token, true),
-                ],
-            ),
+            (true, None, [(true, &none, false), (false, &token, true)]),
             (
                 false,
                 Some("/ca"),
-                [
-                    (Peer::Certified, &none, true),
-                    (Peer::Unknown, &token, false),
-                ],
+                [(true, &none, true), (false, &token, false)],
             ),
             (
                 true,
                 Some("/ca"),
-                [
-                    (Peer::Certified, &none, true),
-                    (Peer::Unknown, &token, true),
-                ],
+                [(true, &none, true), (false, &token, true)],
             ),
         ] {
             config.token_file = with_token.then(|| file.clone());
@@ -244,15 +210,11 @@ mod tests {
                 client_ca: client_ca.map(PathBuf::from),
             });
             let access = Access::new(&config).unwrap();
-            for (peer, fields, expect) in admitted {
-                let rights = access.rights(peer, fields);
-                assert_eq!(
-                    rights == HttpAccess::Read,
-                    expect,
-                    "{access:?} {peer:?} {fields:?}"
-                );
+            for (is_certified, fields, expect) in admitted {
+                let admits = access.admits(is_certified, fields);
+                assert_eq!(admits, expect, "{access:?} {is_certified} {fields:?}");
             }
-            assert_eq!(access.rights(Peer::Unknown, &none), HttpAccess::None);
+            assert!(!access.admits(false, &none));
         }
     }
 
@@ -263,7 +225,11 @@ mod tests {
             for host in hosts {
                 fields.append(HOST, HeaderValue::from_str(host).unwrap());
             }
-            Access::Local.is_meant(&fields)
+            let local = Access {
+                token_file: None,
+                takes_certificates: false,
+            };
+            local.is_meant(&fields)
         };
         for ours in [
             "127.0.0.1:6434",

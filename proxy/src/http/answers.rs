@@ -18,7 +18,7 @@ use prometheus_client::registry::Registry;
 use rustix::system::uname;
 use serde_json::{Value, json};
 
-use super::access::{Access, HttpAccess, Peer};
+use super::access::Access;
 use super::exposition;
 use super::picture::Pictures;
 use super::readiness::Readiness;
@@ -47,13 +47,11 @@ impl Answers {
     pub(super) async fn to(
         &self,
         request: &Request<Incoming>,
-        peer: Peer,
+        is_certified: bool,
     ) -> Result<Response<Body>, Infallible> {
-        let rights = self.access.rights(peer, request.headers());
+        let is_admitted = self.access.admits(is_certified, request.headers());
         let path = request.uri().path();
-        if rights == HttpAccess::None
-            && let Some(refusal) = refusal(&self.access, path)
-        {
+        if !is_admitted && let Some(refusal) = refusal(&self.access, path) {
             return Ok(refusal);
         }
         let answer = match path {
@@ -71,7 +69,7 @@ impl Answers {
             "/dashboard.js" => page("text/javascript", include_str!("dashboard/dashboard.js")),
             "/metrics" => self.metrics(),
             "/healthz" => self.health().await,
-            "/readyz" => self.ready(rights).await,
+            "/readyz" => self.ready(is_admitted).await,
             "/leader" => self.leader(request.uri().query()),
             _ => match path.strip_prefix("/api/v1/") {
                 Some(_) if !self.access.is_meant(request.headers()) => not_meant(),
@@ -124,13 +122,14 @@ impl Answers {
         }
     }
 
-    async fn ready(&self, rights: HttpAccess) -> Response<Body> {
+    async fn ready(&self, is_admitted: bool) -> Response<Body> {
         let Some(why_not) = self.readiness.why_not().await else {
             return plain(StatusCode::OK, "ready\n");
         };
-        let text = match rights {
-            HttpAccess::Read => format!("not ready: {why_not}\n"),
-            HttpAccess::None => String::from("not ready\n"),
+        let text = if is_admitted {
+            format!("not ready: {why_not}\n")
+        } else {
+            String::from("not ready\n")
         };
         plain(StatusCode::SERVICE_UNAVAILABLE, text)
     }
@@ -167,19 +166,19 @@ impl Answers {
 
 /// The answer to a client without rights, if it differs.
 fn refusal(access: &Access, path: &str) -> Option<Response<Body>> {
-    let what_is_needed = match (access, path) {
+    let what_is_needed = match (access.takes_certificates, &access.token_file, path) {
         // A load balancer's probe has no token or certificate: it sees only the status.
-        (_, "/healthz" | "/readyz") | (Access::Local, _) => return None,
-        (Access::Certificate { or_token: None }, _) => {
+        (_, _, "/healthz" | "/readyz") => return None,
+        (true, None, _) => {
             return Some(plain(
                 StatusCode::FORBIDDEN,
                 "a client certificate is needed, signed by http_client_ca\n",
             ));
         }
         // The page asks for the token.
-        (_, "/" | "/dashboard.css" | "/dashboard.js") => return None,
-        (Access::Token(_), _) => "a bearer token is needed\n",
-        (Access::Certificate { .. }, _) => "a bearer token or a client certificate is needed\n",
+        (_, _, "/" | "/dashboard.css" | "/dashboard.js") => return None,
+        (false, ..) => "a bearer token is needed\n",
+        (true, ..) => "a bearer token or a client certificate is needed\n",
     };
     let mut answer = plain(StatusCode::UNAUTHORIZED, what_is_needed);
     let scheme = HeaderValue::from_static("Bearer");
