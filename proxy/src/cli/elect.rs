@@ -6,10 +6,8 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
-use pgpalisade_authority::{LeaseTime, Scope};
-use pgpalisade_elect::{
-    Cluster, ElectConfig, ElectError, Event, HELD, Lock, LockKind, LockSpec, Proxied, Runs,
-};
+use pgpalisade_authority::Scope;
+use pgpalisade_elect::{Cluster, ElectConfig, ElectError, Event, HELD, Lock, LockSpec, Proxied};
 use pgpalisade_tls::Secret;
 use pgpalisade_wire::startup_options;
 
@@ -129,11 +127,8 @@ fn check_options(args: &ElectArgs) -> Result<(), String> {
 fn lock(args: &ElectArgs) -> Result<Lock, String> {
     check_options(args)?;
     Ok(match args.with.clone() {
-        LockSpec::Lease => {
-            let seconds = u16::try_from(args.ttl.as_secs()).unwrap_or(u16::MAX);
-            Lock::Proxied(LockKind::Lease(LeaseTime::Asked(seconds)))
-        }
-        LockSpec::AdvisoryLock(id) => Lock::Proxied(LockKind::AdvisoryLock(id)),
+        LockSpec::Lease => Lock::Lease,
+        LockSpec::AdvisoryLock(id) => Lock::AdvisoryLock(id),
         LockSpec::Etcd(key) => {
             let urls = args.etcd.as_deref();
             let urls =
@@ -178,11 +173,8 @@ fn plan(args: &ElectArgs) -> Result<ElectConfig, String> {
         program: command.next().unwrap_or_default(),
         arguments: command.collect(),
         grace: args.grace,
-        runs: match (args.no_wait, args.once) {
-            (true, _) => Runs::Now,
-            (false, true) => Runs::Once,
-            (false, false) => Runs::EachTerm,
-        },
+        waits: !args.no_wait,
+        once: args.once || args.no_wait,
     })
 }
 

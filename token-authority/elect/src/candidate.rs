@@ -30,17 +30,12 @@ pub enum LockError {
     Held(String),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Patience {
-    Waits,
-    NoWait,
-}
-
 /// A candidate for the lock, or its holder.
 #[async_trait(?Send)]
 pub(crate) trait Candidate {
-    /// Campaigns until this candidate leads. Returns the token of the new term.
-    async fn elected(&mut self, patience: Patience) -> Result<Token, LockError>;
+    /// Campaigns until this candidate leads, or until another does, if it does not wait. Returns the token of the new
+    /// term.
+    async fn elected(&mut self, waits: bool) -> Result<Token, LockError>;
 
     /// Waits until the lock may be lost, and says why.
     async fn lost(&self) -> String;

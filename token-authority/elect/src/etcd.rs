@@ -7,7 +7,7 @@ use pgpalisade_authority::etcd::{CandidateStatus, ElectionCandidate, Options};
 use pgpalisade_authority::{OpenError, Token};
 use tokio::time::{sleep, timeout, timeout_at};
 
-use crate::candidate::{Candidate, LockError, Patience};
+use crate::candidate::{Candidate, LockError};
 use crate::host_and_process;
 use crate::lease::Lease;
 
@@ -38,15 +38,14 @@ impl EtcdCandidate {
 
 #[async_trait(?Send)]
 impl Candidate for EtcdCandidate {
-    async fn elected(&mut self, patience: Patience) -> Result<Token, LockError> {
+    async fn elected(&mut self, waits: bool) -> Result<Token, LockError> {
         let about = host_and_process();
         let Self { candidate, lease } = self;
-        let token = match patience {
-            Patience::Waits => candidate.join(&about).await?,
-            Patience::NoWait => {
-                let alone = candidate.join_alone(&about).await?;
-                alone.ok_or_else(|| LockError::Held("there are candidates in etcd".to_owned()))?
-            }
+        let token = if waits {
+            candidate.join(&about).await?
+        } else {
+            let alone = candidate.join_alone(&about).await?;
+            alone.ok_or_else(|| LockError::Held("there are candidates in etcd".to_owned()))?
         };
         let turn = async {
             loop {

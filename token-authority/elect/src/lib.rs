@@ -21,13 +21,12 @@ use pgpalisade_authority::Token;
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use candidate::{Candidate, LockError, Patience};
+use candidate::{Candidate, LockError};
 use leader::LeaderCommand;
 use signals::{Caught, LeaderSignals};
 
 pub use kubernetes::{Cluster, FollowedLease, LeaseName};
 pub use lock::{Lock, LockSpec};
-pub use proxied::LockKind;
 pub use session::Proxied;
 pub use signals::Signals;
 
@@ -50,25 +49,10 @@ pub struct ElectConfig {
     pub arguments: Vec<OsString>,
     /// Time that the command has to end after a SIGTERM.
     pub grace: Duration,
-    pub runs: Runs,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Runs {
-    /// Once in each term: a new campaign follows a lost one.
-    EachTerm,
-    /// Only in the first term.
-    Once,
-    Now,
-}
-
-impl Runs {
-    const fn patience(self) -> Patience {
-        match self {
-            Self::EachTerm | Self::Once => Patience::Waits,
-            Self::Now => Patience::NoWait,
-        }
-    }
+    /// Whether it campaigns until it leads.
+    pub waits: bool,
+    /// Whether the command runs in the first term only. Otherwise a new campaign follows a lost one.
+    pub once: bool,
 }
 
 /// Progress, for people.
@@ -125,7 +109,7 @@ pub async fn run(plan: &ElectConfig, say: &mut dyn FnMut(Event<'_>)) -> Result<u
         let (candidate, token) = match stand(plan, &mut signals).await {
             Ok(elected) => elected,
             Err(NotElected::Caught(caught)) => return Ok(caught.exit_code()),
-            Err(NotElected::Failed(error)) if plan.runs == Runs::Now => {
+            Err(NotElected::Failed(error)) if !plan.waits => {
                 return Err(ElectError::NotNow(error));
             }
             Err(NotElected::Failed(error)) => {
@@ -142,7 +126,7 @@ pub async fn run(plan: &ElectConfig, say: &mut dyn FnMut(Event<'_>)) -> Result<u
         match ended? {
             Ended::ByItself(code) => return Ok(code),
             Ended::LostAndCaught(caught) => return Ok(caught.exit_code()),
-            Ended::Lost if plan.runs != Runs::EachTerm => return Ok(LOST),
+            Ended::Lost if plan.once => return Ok(LOST),
             Ended::Lost => {}
         }
         // Otherwise two processes could take the lead from each other all the time.
@@ -171,7 +155,7 @@ async fn stand(
     signals: &mut LeaderSignals,
 ) -> Result<(Box<dyn Candidate>, Token), NotElected> {
     let mut candidate = unless_caught(signals, plan.lock.register(&plan.proxied)).await?;
-    let elected = candidate.elected(plan.runs.patience());
+    let elected = candidate.elected(plan.waits);
     match unless_caught(signals, elected).await {
         Ok(token) => Ok((candidate, token)),
         Err(error) => {

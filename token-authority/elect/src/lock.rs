@@ -7,7 +7,7 @@ use pgpalisade_authority::etcd;
 use crate::candidate::{Candidate, LockError};
 use crate::etcd::EtcdCandidate;
 use crate::kubernetes::{Cluster, KubernetesCandidate, LeaseName};
-use crate::proxied::{LockKind, ProxiedCandidate};
+use crate::proxied::ProxiedCandidate;
 use crate::session::Proxied;
 
 /// The value of `--with`.
@@ -56,9 +56,10 @@ impl fmt::Display for LockSpec {
 /// A lock that one candidate holds at a time.
 #[derive(Debug)]
 pub enum Lock {
+    Lease,
     Etcd(etcd::Options, String),
     Kubernetes(Cluster, LeaseName),
-    Proxied(LockKind),
+    AdvisoryLock(i64),
 }
 
 impl Lock {
@@ -68,7 +69,7 @@ impl Lock {
         proxied: &Proxied,
     ) -> Result<Box<dyn Candidate>, LockError> {
         // First: otherwise the mistake would appear only in a failover.
-        if !matches!(self, Self::Proxied(_)) {
+        if let Self::Etcd(..) | Self::Kubernetes(..) = self {
             proxied.check().await?;
         }
         Ok(match self {
@@ -78,7 +79,8 @@ impl Lock {
             Self::Kubernetes(cluster, lease) => {
                 Box::new(KubernetesCandidate::register(cluster, lease, proxied))
             }
-            Self::Proxied(kind) => Box::new(ProxiedCandidate::log_in(*kind, proxied).await?),
+            Self::Lease => Box::new(ProxiedCandidate::log_in(None, proxied).await?),
+            Self::AdvisoryLock(id) => Box::new(ProxiedCandidate::log_in(Some(*id), proxied).await?),
         })
     }
 }

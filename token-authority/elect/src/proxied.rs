@@ -10,46 +10,47 @@ use async_trait::async_trait;
 use pgpalisade_authority::{Claim, LeaseTime, Leased, Token};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::candidate::{Candidate, LockError, Patience};
+use crate::candidate::{Candidate, LockError};
 use crate::lease::{LATE, Lease};
 use crate::session::{Proxied, ProxySession, Unasked};
 
 /// Interval between attempts to take an advisory lock.
 const ATTEMPT_EVERY: Duration = Duration::from_millis(500);
 
-#[derive(Debug, Clone, Copy)]
-pub enum LockKind {
-    AdvisoryLock(i64),
-    Lease(LeaseTime),
-}
-
 /// A session that waits for the lock, or holds it.
 pub(crate) struct ProxiedCandidate {
     session: ProxySession,
-    kind: LockKind,
+    /// `None` for the lease.
+    advisory_lock: Option<i64>,
+    claim: Claim,
     /// The time for which the lock is surely held.
     lease: Lease,
     token: Option<Token>,
 }
 
 impl ProxiedCandidate {
-    pub(crate) async fn log_in(kind: LockKind, proxied: &Proxied) -> Result<Self, LockError> {
+    pub(crate) async fn log_in(
+        advisory_lock: Option<i64>,
+        proxied: &Proxied,
+    ) -> Result<Self, LockError> {
+        let seconds = u16::try_from(proxied.ttl.as_secs()).unwrap_or(u16::MAX);
         Ok(Self {
             session: ProxySession::log_in(proxied).await?,
-            kind,
+            advisory_lock,
+            claim: Claim::Lease(LeaseTime::Asked(seconds)),
             lease: Lease::new(proxied.ttl),
             token: None,
         })
     }
 
     /// Takes the lock and the token.
-    async fn take(&self, patience: Patience) -> Result<(), LockError> {
-        match (self.kind, patience) {
-            (LockKind::AdvisoryLock(id), _) => {
+    async fn take(&self, waits: bool) -> Result<(), LockError> {
+        match (self.advisory_lock, waits) {
+            (Some(id), _) => {
                 // Waiting inside PostgreSQL would hold back VACUUM for as long as others lead.
                 let attempt = format!("SELECT pg_catalog.pg_try_advisory_lock({id})");
                 while self.session.ask(&attempt).await?.as_deref() != Some("t") {
-                    if patience == Patience::NoWait {
+                    if !waits {
                         return Err(LockError::Held("its session holds the lock".to_owned()));
                     }
                     sleep(ATTEMPT_EVERY).await;
@@ -58,14 +59,14 @@ impl ProxiedCandidate {
             }
             // The proxy answers once the lease is free, or after the lease's duration; at once, if too many wait in
             // its pool.
-            (LockKind::Lease(time), Patience::Waits) => loop {
-                match self.session.claim(Claim::Lease(time)).await {
+            (None, true) => loop {
+                match self.session.claim(self.claim).await {
                     Err(unasked) if unasked.has_no_lease() => sleep(ATTEMPT_EVERY).await,
                     taken => return Ok(taken?),
                 }
             },
             // The first renewal sets its duration.
-            (LockKind::Lease(_), Patience::NoWait) => {
+            (None, false) => {
                 let lease = Claim::Lease(LeaseTime::NoWait);
                 Ok(self.session.claim(lease).await?)
             }
@@ -74,11 +75,11 @@ impl ProxiedCandidate {
 
     /// Renews a lease, and checks that the session still holds its token.
     async fn renew(&self) -> Result<Leased, Unasked> {
-        let LockKind::Lease(time) = self.kind else {
+        if self.advisory_lock.is_some() {
             self.session.ask("").await?;
             return Ok(Leased::Held);
-        };
-        self.session.claim(Claim::Lease(time)).await?;
+        }
+        self.session.claim(self.claim).await?;
         // If the lease has ended in between, the session has another token.
         Ok(if self.session.own_token().await? == self.token {
             Leased::Held
@@ -90,8 +91,8 @@ impl ProxiedCandidate {
 
 #[async_trait(?Send)]
 impl Candidate for ProxiedCandidate {
-    async fn elected(&mut self, patience: Patience) -> Result<Token, LockError> {
-        self.take(patience).await?;
+    async fn elected(&mut self, waits: bool) -> Result<Token, LockError> {
+        self.take(waits).await?;
         let token = self.session.token().await?;
         self.token = Some(token);
         self.lease.renewed_at(Instant::now());

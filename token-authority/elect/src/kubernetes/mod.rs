@@ -19,7 +19,7 @@ use async_trait::async_trait;
 use pgpalisade_authority::{Claim, Leased, Token};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::candidate::{Candidate, LockError, Patience};
+use crate::candidate::{Candidate, LockError};
 use crate::lease::Lease;
 use crate::session::{Proxied, ProxySession};
 use api::{Api, KubernetesError};
@@ -113,16 +113,16 @@ impl KubernetesCandidate {
     }
 
     /// Waits until this candidate holds the Lease. Returns the time of the request.
-    async fn turn(&mut self, patience: Patience) -> Result<Instant, LockError> {
+    async fn turn(&mut self, waits: bool) -> Result<Instant, LockError> {
         let mut answered = Instant::now();
         loop {
             match self.attempt().await {
                 Ok(Some(asked_at)) => return Ok(asked_at),
                 Ok(None) => {
                     answered = Instant::now();
-                    self.check_patience(patience)?;
+                    self.check_patience(waits)?;
                 }
-                Err(error) if patience == Patience::NoWait || error.is_refusal() => {
+                Err(error) if !waits || error.is_refusal() => {
                     return Err(error.into());
                 }
                 Err(error) if answered.elapsed() > self.holder.ttl => return Err(error.into()),
@@ -134,11 +134,12 @@ impl KubernetesCandidate {
 
     /// Gives up if another leads and the candidate does not wait. A Lease that was renewed long ago, or in the
     /// future, may be abandoned, or clocks differ: only a change proves a living holder.
-    fn check_patience(&self, patience: Patience) -> Result<(), LockError> {
+    fn check_patience(&self, waits: bool) -> Result<(), LockError> {
         match &self.seen {
-            Some(seen) if patience == Patience::NoWait && seen.is_kept() => Err(LockError::Held(
-                format!("{} holds the Lease", seen.holder()),
-            )),
+            Some(seen) if !waits && seen.is_kept() => Err(LockError::Held(format!(
+                "{} holds the Lease",
+                seen.holder()
+            ))),
             _ => Ok(()),
         }
     }
@@ -164,8 +165,8 @@ impl KubernetesCandidate {
 
 #[async_trait(?Send)]
 impl Candidate for KubernetesCandidate {
-    async fn elected(&mut self, patience: Patience) -> Result<Token, LockError> {
-        let asked_at = self.turn(patience).await?;
+    async fn elected(&mut self, waits: bool) -> Result<Token, LockError> {
+        let asked_at = self.turn(waits).await?;
         self.lease.renewed_at(asked_at);
         let token = take(&self.holder, &self.proxied);
         let renew = async || self.holder.renew().await;
