@@ -49,11 +49,7 @@ impl AuthorityLocation {
     }
 
     pub(super) fn holds_password(&self) -> bool {
-        match self {
-            Self::Embedded(_) => false,
-            Self::Etcd(options) => options.holds_password(),
-            Self::Postgres(options) => options.holds_password(),
-        }
+        matches!(self, Self::Postgres(options) if options.holds_password())
     }
 }
 
@@ -103,7 +99,6 @@ mod tests {
         for text in [
             "postgres:host=db user=u password=hunter2",
             "postgres://u:hunter2@db/marks",
-            "etcd:http://u:hunter2@db:2379",
             "postgresql://u:hunter2@db/marks",
         ] {
             let location = AuthorityLocation::parse(text).unwrap();

@@ -570,7 +570,6 @@ fn a_file_with_a_password_is_not_open_to_all() {
             authority("postgres:user=m password=hunter2 host=h"),
             Some(2),
         ),
-        (authority("etcd:http://u:hunter2@h:1"), Some(2)),
         (authority("etcd:http://h:1?user=u&password_file=/x"), None),
         (authority("postgres:user=m host=h"), None),
         (control("user=c"), None),

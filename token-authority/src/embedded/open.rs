@@ -92,7 +92,7 @@ pub(super) fn check_mode(dir: &Path, metadata: &Metadata) -> Result<(), OpenErro
 
 /// Creates a file under another name and links it to the final name once complete. So an empty file, or one without
 /// its identity, is damaged, never half-created.
-pub(super) fn create(dir: &Path) -> Result<(), OpenError> {
+fn create(dir: &Path) -> Result<(), OpenError> {
     let (new, path) = (dir.join(NEW_FILE), dir.join(FILE));
     let file = OpenOptions::new()
         .read(true)

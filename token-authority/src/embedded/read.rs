@@ -3,7 +3,6 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 use redb::backends::InMemoryBackend;
@@ -11,8 +10,7 @@ use redb::{Database, StorageBackend};
 
 use super::fault::StepError;
 use super::open::{
-    CACHE_BYTES, EMPTY, FILE, caught, check_meta, check_mode, create, damaged, io_error,
-    no_directory,
+    CACHE_BYTES, EMPTY, FILE, caught, check_meta, check_mode, damaged, io_error, no_directory,
 };
 use super::tables::StoreTables;
 use crate::rule::Records as _;
@@ -61,8 +59,8 @@ pub fn read(dir: &Path) -> Result<Found, OpenError> {
     caught(|| look(dir, &path, &bytes)).unwrap_or_else(|why| Err(damaged(&path, why)))
 }
 
-/// Checks that this process may open or create the store in `dir`, as [`super::Embedded::open`] would. A missing
-/// store is created in a temporary directory next to it, which is then removed.
+/// Checks that this process may open or create the store in `dir`, as [`super::Embedded::open`] would. For a missing
+/// one it creates a directory, and removes it.
 ///
 /// # Errors
 ///
@@ -81,21 +79,14 @@ pub fn try_open(dir: &Path) -> Result<(), OpenError> {
         check_mode(dir, &fs::metadata(dir).map_err(io_error(dir))?)?;
     }
     let scratch = there.join(format!(".pgpalisade-check-{}", std::process::id()));
-    let mut builder = fs::DirBuilder::new();
-    builder.mode(0o700).create(&scratch).map_err(|source| {
+    fs::create_dir(&scratch).map_err(|source| {
         if is_there {
             io_error(dir)(source)
         } else {
             no_directory(dir)(source)
         }
     })?;
-    let made = create(&scratch);
-    fs::remove_dir_all(&scratch).map_err(io_error(&scratch))?;
-    made.map_err(|error| match error {
-        // The user does not know the scratch directory.
-        OpenError::Io { source, .. } => io_error(dir)(source),
-        other => other,
-    })
+    fs::remove_dir(&scratch).map_err(io_error(&scratch))
 }
 
 fn copy(file: &mut File) -> io::Result<Vec<u8>> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
 use pgpalisade_tls::{FileError, Holds, read_file, read_secret};
 
-use super::options::{Login, Options, Password, Tls};
+use super::options::{Login, Options, Tls};
 
 /// Time for one endpoint before the next is asked.
 pub(super) const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(800);
@@ -31,17 +31,14 @@ pub(super) fn client_options(options: &Options) -> Result<ConnectOptions, String
     if let Some(tls) = &options.tls {
         connect = connect.with_tls(tls_options(tls)?);
     }
-    if let Some(Login { user, password }) = &options.login {
-        let password = match password {
-            Password::Given(password) => password.clone(),
-            Password::File(path) => {
-                let text = read_secret(path);
-                let text = text.map_err(|error| format!("the password file: {error}"))?;
-                // Editors end a file with a line break.
-                text.trim_end_matches(['\r', '\n']).to_owned()
-            }
-        };
-        connect = connect.with_user(user, password);
+    if let Some(Login {
+        user,
+        password_file,
+    }) = &options.login
+    {
+        let password = read_secret(password_file);
+        let password = password.map_err(|error| format!("the password file: {error}"))?;
+        connect = connect.with_user(user, password.trim_end_matches(['\r', '\n']));
     }
     Ok(connect)
 }
