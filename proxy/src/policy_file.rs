@@ -35,7 +35,7 @@ pub(crate) fn read_for(
     path: &Path,
     authority: &AuthorityLocation,
 ) -> Result<Loaded, PolicyFileErrors> {
-    let loaded = load(path)?;
+    let loaded = read(path)?;
     let policy = &loaded.policy;
     if matches!(authority, AuthorityLocation::Etcd(_)) || policy.elected().is_empty() {
         return Ok(loaded);
@@ -60,11 +60,7 @@ pub(crate) fn read_for(
 /// # Errors
 ///
 /// If the file cannot be read; otherwise everything that is wrong with it.
-pub(crate) fn read(path: &Path) -> Result<Policy, PolicyFileErrors> {
-    load(path).map(|loaded| loaded.policy)
-}
-
-fn load(path: &Path) -> Result<Loaded, PolicyFileErrors> {
+pub(crate) fn read(path: &Path) -> Result<Loaded, PolicyFileErrors> {
     let wrong = |remarks| PolicyFileErrors {
         path: path.to_path_buf(),
         remarks,

@@ -2,6 +2,8 @@
 //!
 //! Source: <https://www.rfc-editor.org/rfc/rfc5929#section-4>
 
+use der::asn1::AnyRef;
+use der::{Decode as _, Reader as _, SliceReader, Tag, Tagged as _};
 use sha2::{Digest as _, Sha256, Sha384, Sha512};
 
 /// `AlgorithmIdentifier`s without their outer SEQUENCE, by signature algorithm.
@@ -15,15 +17,14 @@ const ECDSA: &[u8] = b"\x06\x08\x2a\x86\x48\xce\x3d\x04\x03";
 /// libpq, has none for the others in use.
 #[must_use]
 pub fn hash(certificate: &[u8]) -> Option<Vec<u8>> {
-    let (SEQUENCE, content, _) = element(certificate)? else {
+    let outer = AnyRef::from_der(certificate).ok()?;
+    let mut fields = SliceReader::new(outer.value()).ok()?;
+    let _signed = fields.decode::<AnyRef<'_>>().ok()?;
+    let algorithm = fields.decode::<AnyRef<'_>>().ok()?;
+    if [outer.tag(), algorithm.tag()] != [Tag::Sequence; 2] {
         return None;
-    };
-    let (SEQUENCE, _, rest) = element(content)? else {
-        return None;
-    };
-    let (SEQUENCE, algorithm, _) = element(rest)? else {
-        return None;
-    };
+    }
+    let algorithm = algorithm.value();
     let name = algorithm.strip_prefix(RSA).map(|rest| (b'R', rest));
     let name = name.or_else(|| algorithm.strip_prefix(ECDSA).map(|rest| (b'E', rest)))?;
     match (name.0, name.1.first()?) {
@@ -32,27 +33,6 @@ pub fn hash(certificate: &[u8]) -> Option<Vec<u8>> {
         (b'R', 13) | (b'E', 4) => Some(Sha512::digest(certificate).to_vec()),
         _ => None,
     }
-}
-
-const SEQUENCE: u8 = 0x30;
-
-/// The first element of DER: its tag, its content, and the bytes after it.
-fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (&tag, rest) = der.split_first()?;
-    let (&first, rest) = rest.split_first()?;
-    let (len, rest) = match first {
-        0..=0x7f => (usize::from(first), rest),
-        0x81..=0x84 => {
-            let (bytes, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
-            let len = bytes
-                .iter()
-                .fold(0, |len, &byte| (len << 8) | usize::from(byte));
-            (len, rest)
-        }
-        _ => return None,
-    };
-    let (content, rest) = rest.split_at_checked(len)?;
-    Some((tag, content, rest))
 }
 
 #[cfg(test)]
@@ -73,10 +53,10 @@ mod tests {
     }
 
     fn certificate(algorithm: &[u8]) -> Vec<u8> {
-        let mut content = der(SEQUENCE, &[7; 300]);
-        content.extend(der(SEQUENCE, algorithm));
+        let mut content = der(0x30, &[7; 300]);
+        content.extend(der(0x30, algorithm));
         content.extend(der(3, &[0; 70]));
-        der(SEQUENCE, &content)
+        der(0x30, &content)
     }
 
     #[test]

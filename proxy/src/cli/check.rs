@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::check_policy::{self, Warnings};
+use super::check_policy;
 use super::settings::Settings;
 use super::text::{Output, counted, name, plain, print};
 use super::{Failure, configuration, failed, run_to_end};
@@ -42,12 +42,7 @@ struct CheckJson<'a> {
 
 pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
     if let Some(path) = &args.policy {
-        let warnings = if args.strict {
-            Warnings::Fail
-        } else {
-            Warnings::Pass
-        };
-        return check_policy::run(path, &args.output, warnings);
+        return check_policy::run(path, &args.output, args.strict);
     }
     let config = configuration(&args.settings)?;
     let mut findings = Vec::new();

@@ -9,12 +9,6 @@ use super::text::{Output, counted, plain};
 use super::{Failure, tell};
 use crate::policy_file::{self, Placed};
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Warnings {
-    Pass,
-    Fail,
-}
-
 #[derive(Serialize)]
 struct PolicyJson<'a> {
     passed: bool,
@@ -23,10 +17,11 @@ struct PolicyJson<'a> {
     warnings: &'a [Remark],
 }
 
-pub(super) fn run(path: &Path, output: &Output, warnings: Warnings) -> Result<(), Failure> {
-    let read = policy_file::read(path);
+/// With `strict`, a warning is a failure.
+pub(super) fn run(path: &Path, output: &Output, strict: bool) -> Result<(), Failure> {
+    let read = policy_file::read(path).map(|loaded| loaded.policy);
     let passed = match &read {
-        Ok(policy) => policy.warnings().is_empty() || warnings == Warnings::Pass,
+        Ok(policy) => !strict || policy.warnings().is_empty(),
         Err(_) => false,
     };
     match &read {

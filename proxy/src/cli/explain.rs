@@ -60,7 +60,9 @@ pub(super) struct ExplainArgs {
 pub(super) fn run(args: &ExplainArgs) -> Result<(), Failure> {
     let policy = match &args.policy {
         Some(path) => {
-            policy_file::read(path).map_err(|errors| Failure::Usage(errors.to_string()))?
+            let read = policy_file::read(path);
+            read.map_err(|errors| Failure::Usage(errors.to_string()))?
+                .policy
         }
         None => Policy::default(),
     };
