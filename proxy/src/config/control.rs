@@ -12,26 +12,12 @@ use super::Environment;
 const APPLICATION_NAME: &str = "pgpalisade control";
 const DEFAULT_PORT: u16 = 5432;
 
-pub(crate) fn parse_one(text: &str) -> Result<Login, String> {
-    let login = parse(text)?;
-    match login.config.get_hosts().len() {
-        0 | 1 => Ok(login),
-        _ => Err(String::from("names several hosts")),
-    }
-}
-
 /// Parses a control DSN. Errors never quote it, since it may hold a password.
 pub(crate) fn parse(text: &str) -> Result<Login, String> {
     let login = Login::parse(text.trim(), "key=value pairs")?;
     let config = &login.config;
-    let (hosts, ports) = (config.get_hosts().len(), config.get_ports().len());
-    if ports > 1 && ports != hosts {
-        return Err(format!(
-            "gives {} for {}",
-            counted(ports, "port"),
-            counted(hosts, "host")
-        ));
-    }
+    check_ports(config)?;
+    let hosts = config.get_hosts().len();
     let addresses = config.get_hostaddrs().len();
     if addresses > 0 && hosts > 0 && addresses != hosts {
         return Err(format!(
@@ -43,6 +29,18 @@ pub(crate) fn parse(text: &str) -> Result<Login, String> {
     Ok(login)
 }
 
+pub(super) fn check_ports(config: &Config) -> Result<(), String> {
+    let (hosts, ports) = (config.get_hosts().len(), config.get_ports().len());
+    if ports > 1 && ports != hosts {
+        return Err(format!(
+            "gives {} for {}",
+            counted(ports, "port"),
+            counted(hosts, "host")
+        ));
+    }
+    Ok(())
+}
+
 /// Parses a DSN of one server for a client's session. Missing parts come from `PGHOST`, `PGPORT`, `PGUSER`,
 /// `PGPASSWORD`, `PGDATABASE` and `PGOPTIONS`, and TLS from `PGSSLMODE` and its files, as in libpq:
 /// <https://www.postgresql.org/docs/current/libpq-envars.html>. Errors never quote the text.
@@ -51,8 +49,11 @@ pub(crate) fn parse_for_client(
     application_name: &str,
     environment: &Environment,
 ) -> Result<Login, String> {
-    let mut login = parse_one(text)?;
+    let mut login = parse(text)?;
     let config = &mut login.config;
+    if config.get_hosts().len() > 1 {
+        return Err(String::from("names several hosts"));
+    }
     if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
         let host = environment.get("PGHOST");
         config.host(host.ok_or("names no host, and PGHOST is not set")?);

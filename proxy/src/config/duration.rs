@@ -4,44 +4,19 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 
-/// Parses a duration. `0` needs no unit; the shortest other one is a millisecond. An overlong one is
-/// [`Duration::MAX`], which the bounds of every key refuse.
+/// Parses a duration. `0` needs no unit; the shortest other one is a millisecond.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
-    const NANOS_OF_MS: u32 = 1_000_000;
     let text = text.trim();
-    if text.is_empty() {
-        return Err(String::from("is empty: write a time such as 5s or 200ms"));
-    }
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    if text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(format!(
-            "{text:?} needs a unit: write {text}s, {text}ms or {text}min"
-        ));
-    }
-    let Ok(time) = text.parse::<SignedDuration>() else {
-        return match is_long(text) {
-            true => Ok(Duration::MAX),
-            false => Err(format!(
-                "{text:?} is not a time: write 200ms, 5s, 1min or 2h"
-            )),
-        };
+    let time = if text == "0" {
+        Some(Duration::ZERO)
+    } else {
+        let time = text.parse::<SignedDuration>().ok();
+        time.and_then(|time| Duration::try_from(time).ok())
     };
-    let time: Duration = time
-        .try_into()
-        .map_err(|_| format!("{text:?} is negative: write a time such as 5s"))?;
-    match time.subsec_nanos() % NANOS_OF_MS {
-        0 => Ok(time),
-        _ => Err(format!(
-            "{text:?} has a part of a millisecond: write whole ones, such as 1ms"
-        )),
-    }
-}
-
-fn is_long(text: &str) -> bool {
-    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
-    unit.len() < text.len() && ["ms", "s", "m", "min", "h"].contains(&unit)
+    let in_whole_ms = time.filter(|time| time.subsec_nanos().is_multiple_of(1_000_000));
+    in_whole_ms.ok_or_else(|| {
+        format!("{text:?} is not a time in whole milliseconds: write 200ms, 5s, 1min or 2h")
+    })
 }
 
 pub(crate) fn show(time: Duration) -> String {
@@ -79,18 +54,21 @@ mod tests {
         check("1min30s", Ok(90_000));
         check("1min 30s", Ok(90_000));
         check("2h", Ok(7_200_000));
-        check("5", Err("needs a unit: write 5s"));
-        check("-5s", Err("is negative"));
         check("1.5s", Ok(1_500));
         check("5 s", Ok(5_000));
-        check("5us", Err("a part of a millisecond"));
-        check("5d", Err("is not a time"));
-        check("s", Err("is not a time"));
-        check("5parsec", Err("is not a time"));
-        check("", Err("is empty"));
-        assert_eq!(parse("99999999999999999999s"), Ok(Duration::MAX));
-        assert_eq!(parse("18446744073709551615h"), Ok(Duration::MAX));
-        check("5é", Err("is not a time"));
+        for text in [
+            "",
+            "5",
+            "-5s",
+            "5us",
+            "5d",
+            "s",
+            "5parsec",
+            "99999999999999999999s",
+            "5é",
+        ] {
+            check(text, Err("is not a time"));
+        }
     }
 
     #[test]

@@ -261,15 +261,15 @@ fn shared_server_connections() {
         ),
         (
             "max = 0",
-            "backends.max: \"0\" is out of range: write a number from 1 to 262143",
+            "backends.max: \"0\": write a whole number from 1 to 262143",
         ),
         (
             "pinned = -1",
-            "backends.pinned: \"-1\" is out of range: write a number from 0 to",
+            "backends.pinned: \"-1\": write a whole number from 0 to",
         ),
         (
             "lifetime = \"1s\"",
-            "backends.lifetime: \"1s\" is out of range: write 1min to 168h",
+            "backends.lifetime: \"1s\": write a time from 1min to 168h",
         ),
     ] {
         let got = errors(&format!("{MINIMAL}[backends]\n{more}\n"), &[], &[]);
@@ -380,14 +380,14 @@ x = 1
         "pgpalisade.toml:8: unknown key \"takeover.timout\" (did you mean \"takeover.timeout\"?)",
         "pgpalisade.toml:11: unknown key \"nonsense\"",
         "PGPALISADE_UPSTREM: unknown variable (did you mean PGPALISADE_UPSTREAM?)",
-        "pgpalisade.toml:10: connections.max: \"0\" is out of range: write a number from 1 to 1000000",
+        "pgpalisade.toml:10: connections.max: \"0\": write a whole number from 1 to 1000000",
         "pgpalisade.toml:4: listen: \"nonsense\" is not an address to listen on: \
          write IP:PORT, such as 127.0.0.1:6432 or [::]:6432, or a directory for a unix socket",
         "pgpalisade.toml:4: listen: 127.0.0.1:1 is given twice",
-        "pgpalisade.toml:7: takeover.timeout: \"5\" needs a unit: write 5s, 5ms or 5min",
-        "PGPALISADE_WORKERS: workers: \"many\" is not a whole number: write a number from 1 to 1024",
+        "pgpalisade.toml:7: takeover.timeout: \"5\": write a time from 100ms to 10min, with its unit",
+        "PGPALISADE_WORKERS: workers: \"many\": write a whole number from 1 to 1024",
         "PGPALISADE_IO_URING: io_uring: \"on\": write auto or off",
-        "--takeover-timeout: takeover.timeout: \"1ms\" is out of range: write 100ms to 10min",
+        "--takeover-timeout: takeover.timeout: \"1ms\": write a time from 100ms to 10min, with its unit",
         "configuration: authority is not set: give --authority, PGPALISADE_AUTHORITY or the key \"authority\" \
          (embedded:DIR, etcd:URL,URL or postgres:DSN; no default, because an empty store has forgotten the marks)",
     ];
@@ -410,8 +410,8 @@ policy = 2026-11-21 => policy wants a string, not a date or time without quotes
 io_uring = false => io_uring wants a string, not true or false
 observe = "on" => observe wants true or false, not a string
 listen = [1] => listen wants a string or a list of strings, not a list with something else in it
-workers = -3 => workers: "-3" is out of range: write a number from 1 to 1024
-takeover.timeout = "99999999999999h" => takeover.timeout: "99999999999999h" is out of range: write 100ms to 10min
+workers = -3 => workers: "-3": write a whole number from 1 to 1024
+takeover.timeout = "99999999999h" => takeover.timeout: "99999999999h": write a time from 100ms to 10min, with its unit
 "#;
     for (line, says) in rows.lines().filter_map(|row| row.split_once(" => ")) {
         let got = errors(&format!("{MINIMAL}{line}\n"), &[], &[]);
@@ -467,7 +467,7 @@ fn a_bad_value_is_an_error_also_where_a_flag_replaces_it() {
     );
     assert_eq!(
         got,
-        ["pgpalisade.toml:3: workers: \"0\" is out of range: write a number from 1 to 1024"]
+        ["pgpalisade.toml:3: workers: \"0\": write a whole number from 1 to 1024"]
     );
 }
 

@@ -181,36 +181,21 @@ pub(super) fn choose<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, St
 }
 
 fn count<N: TryFrom<usize>>(text: &str, allowed: &RangeInclusive<usize>) -> Result<N, String> {
-    let digits = text.replace('_', "");
-    let number = digits
-        .parse()
-        .ok()
-        .filter(|number| allowed.contains(number));
-    number
-        .and_then(|number| N::try_from(number).ok())
-        .ok_or_else(|| {
-            let digits = digits.strip_prefix('-').unwrap_or(&digits);
-            let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-            let what = if is_number {
-                "out of range"
-            } else {
-                "not a whole number"
-            };
-            let (least, most) = (allowed.start(), allowed.end());
-            format!("{text:?} is {what}: write a number from {least} to {most}")
-        })
+    let number = text.replace('_', "").parse().ok();
+    let number = number.filter(|number| allowed.contains(number));
+    let number = number.and_then(|number| N::try_from(number).ok());
+    number.ok_or_else(|| {
+        let (least, most) = (allowed.start(), allowed.end());
+        format!("{text:?}: write a whole number from {least} to {most}")
+    })
 }
 
 fn time(text: &str, allowed: &RangeInclusive<Duration>) -> Result<Duration, String> {
-    let time = duration::parse(text)?;
-    if allowed.contains(&time) {
-        return Ok(time);
-    }
-    let (least, most) = (
-        duration::show(*allowed.start()),
-        duration::show(*allowed.end()),
-    );
-    Err(format!("{text:?} is out of range: write {least} to {most}"))
+    let time = duration::parse(text).ok();
+    time.filter(|time| allowed.contains(time)).ok_or_else(|| {
+        let [least, most] = [allowed.start(), allowed.end()].map(|time| duration::show(*time));
+        format!("{text:?}: write a time from {least} to {most}, with its unit")
+    })
 }
 
 pub(super) fn path(text: &str) -> Result<PathBuf, String> {

@@ -97,7 +97,11 @@ fn wrong_usage_ends_with_2_and_says_everything_at_once() {
     .env("PGPALISADE_WITNESS", "maybe")
     .output()
     .unwrap();
-    check(&output, 2, "--workers: workers: \"0\" is out of range");
+    check(
+        &output,
+        2,
+        "--workers: workers: \"0\": write a whole number",
+    );
     check(&output, 2, "--upstream: upstream: is not an address");
     check(
         &output,
