@@ -150,7 +150,7 @@ impl ConsoleClient {
                 let rows: Vec<Row> = table.read(&self.console.facts, Iterator::collect).await?;
                 self.put(&table.description());
                 for row in rows {
-                    self.put(&data_row(&row));
+                    self.put(&data_row(row));
                     if self.link.out.len() >= SEND_AT {
                         self.link.flush().await?;
                     }

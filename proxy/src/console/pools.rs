@@ -12,15 +12,16 @@ use pgpalisade_server::hosts::UpstreamAddr;
 use pgpalisade_server::metrics::ServerState;
 use pgpalisade_server::pause::Traffic;
 use pgpalisade_server::pooling::view::{LoginNames, Opened, PoolView, SharedServer};
+use serde_json::Value;
 
 use super::pausing::stuck;
-use super::table::{ANSWER_WITHIN, Cell, Row};
+use super::table::{ANSWER_WITHIN, Row};
 use super::{ConsoleError, Facts};
 
 /// Clients and server connections at one moment.
 pub(super) struct Scene {
     /// Host and port of the primary.
-    primary: (Cell, Cell),
+    primary: (Value, Value),
     traffic: Traffic,
     mode: PoolMode,
     clients: Vec<Arc<ClientEntry>>,
@@ -89,7 +90,7 @@ impl Scene {
         let row = |(key, sums): (PoolKey, Sums)| {
             let (seconds, rest) = seconds(sums.longest_wait);
             // None of a client's cancel requests waits, and no server connection is idle for a check.
-            let none = || Cell::Number(0);
+            let none = || Value::from(0);
             vec![
                 key.database.into(),
                 key.user.into(),
@@ -130,12 +131,12 @@ impl Scene {
                 host.clone(),
                 port.clone(),
                 database.into(),
-                Cell::Null,
+                Value::Null,
                 self.mode.as_ref().into(),
                 servers.into(),
                 clients.into(),
-                Cell::Number(paused),
-                Cell::Number(0),
+                paused.into(),
+                0.into(),
             ]
         };
         databases.into_iter().map(row).collect()
@@ -176,7 +177,7 @@ impl Scene {
             addr,
             port,
             server.opened.map(|opened| connect_time(opened.at)).into(),
-            Cell::Number(server.is_leaving.into()),
+            i64::from(server.is_leaving).into(),
             pid.map(server_ptr).into(),
             server.client.map(client_ptr).into(),
             pid.into(),
@@ -253,7 +254,7 @@ fn client_row(entry: &ClientEntry, wait: Option<Duration>) -> Row {
         label.map(|label| label.database.as_str()).into(),
         state.into(),
         addr.into(),
-        Cell::Number(port.into()),
+        port.into(),
         connect_time(entry.since),
         seconds,
         rest,
@@ -297,7 +298,7 @@ fn own_server(entry: &ClientEntry) -> Option<SharedServer> {
 }
 
 /// A name for the column `ptr`, and for the `link` to it.
-fn client_ptr(id: u64) -> Cell {
+fn client_ptr(id: u64) -> Value {
     format!("c{id}").into()
 }
 
@@ -306,26 +307,23 @@ fn server_ptr(pid: i32) -> String {
 }
 
 /// Whole seconds, and the microseconds after them.
-fn seconds(time: Duration) -> (Cell, Cell) {
-    let micros = Cell::Number(time.subsec_micros().into());
-    (time.as_secs().into(), micros)
+fn seconds(time: Duration) -> (Value, Value) {
+    (time.as_secs().into(), time.subsec_micros().into())
 }
 
-fn connect_time(time: SystemTime) -> Cell {
+fn connect_time(time: SystemTime) -> Value {
     let time = jiff::Timestamp::try_from(time);
-    time.map_or(Cell::Null, |time| {
+    time.map_or(Value::Null, |time| {
         time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string().into()
     })
 }
 
-fn primary(facts: &Facts) -> (Cell, Cell) {
+fn primary(facts: &Facts) -> (Value, Value) {
     let primary = facts.shared.takeover.primary();
     let host = primary.map(|primary| primary.place.host);
     match host.and_then(|host| facts.shared.servers.upstream.all().get(host)) {
-        None => (Cell::Null, Cell::Null),
-        Some(UpstreamAddr::Tcp { host, port }) => {
-            (host.as_str().into(), Cell::Number((*port).into()))
-        }
-        Some(UpstreamAddr::Unix(path)) => (path.display().to_string().into(), Cell::Null),
+        None => (Value::Null, Value::Null),
+        Some(UpstreamAddr::Tcp { host, port }) => (host.as_str().into(), (*port).into()),
+        Some(UpstreamAddr::Unix(path)) => (path.display().to_string().into(), Value::Null),
     }
 }

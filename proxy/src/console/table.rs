@@ -18,77 +18,15 @@ use super::{ConsoleError, Facts, SEE_LOG};
 /// Time that SHOW AUTHORITY and others wait for an answer.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
-pub(super) type Row = Vec<Cell>;
+/// Texts and whole numbers, or null.
+pub(super) type Row = Vec<Value>;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Cell {
-    Null,
-    /// Made by `From` only.
-    Text(String),
-    Number(i64),
-}
-
-impl From<&str> for Cell {
-    /// Without control characters, because clients choose most texts.
-    fn from(text: &str) -> Self {
-        Self::Text(without_controls(text))
-    }
-}
-
-impl From<String> for Cell {
-    fn from(text: String) -> Self {
-        Self::from(text.as_str())
-    }
-}
-
-impl From<i32> for Cell {
-    fn from(number: i32) -> Self {
-        Self::Number(number.into())
-    }
-}
-
-impl From<u64> for Cell {
-    /// PostgreSQL has no larger numbers.
-    fn from(number: u64) -> Self {
-        Self::Number(i64::try_from(number).unwrap_or(i64::MAX))
-    }
-}
-
-impl From<usize> for Cell {
-    fn from(number: usize) -> Self {
-        Self::from(number as u64)
-    }
-}
-
-impl<T: Into<Self>> From<Option<T>> for Cell {
-    fn from(value: Option<T>) -> Self {
-        value.map_or(Self::Null, Into::into)
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ColumnType {
-    Text,
-    Number,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Column {
-    pub(super) name: &'static str,
-    kind: ColumnType,
-}
-
-/// Parses columns written as in CREATE TABLE: `id int8, name text`.
-pub(super) fn columns(written: &'static str) -> Vec<Column> {
-    let column = |column: &'static str| {
-        let (name, kind) = column.split_once(' ').unwrap_or((column, "text"));
-        let kind = match kind {
-            "int8" => ColumnType::Number,
-            _ => ColumnType::Text,
-        };
-        Column { name, kind }
-    };
-    written.split(", ").map(column).collect()
+/// Names and types of columns written as in CREATE TABLE: `id int8, name text`.
+pub(super) fn columns(written: &'static str) -> Vec<(&'static str, &'static str)> {
+    let columns = written.split(", ");
+    columns
+        .filter_map(|column| column.split_once(' '))
+        .collect()
 }
 
 #[derive(Debug)]
@@ -129,7 +67,7 @@ pub(super) fn rows<T: Send + 'static>(
     Box::new(of.into_iter().map(row))
 }
 
-pub(super) fn time(time: SystemTime) -> Cell {
+pub(super) fn time(time: SystemTime) -> Value {
     rfc3339(time).into()
 }
 
@@ -158,52 +96,48 @@ impl Table {
     }
 
     pub(super) fn description(&self) -> RowDescription {
-        let fields = columns(self.columns).into_iter().map(|column| {
-            let (type_oid, type_len) = match column.kind {
-                ColumnType::Text => (25, -1),
-                ColumnType::Number => (20, 8),
-            };
+        let fields = columns(self.columns).into_iter().map(|(name, of)| {
+            let (type_oid, type_len) = if of == "int8" { (20, 8) } else { (25, -1) };
             // No table, no column of one, no type modifier, as a text.
-            FieldDescription::new(column.name.into(), 0, 0, type_oid, type_len, -1, 0)
+            FieldDescription::new(name.into(), 0, 0, type_oid, type_len, -1, 0)
         });
         RowDescription::new(fields.collect())
     }
 }
 
-pub(super) fn data_row(row: &[Cell]) -> DataRow {
-    encode::data_row(row.iter().map(|cell| match cell {
-        Cell::Null => None,
-        Cell::Number(value) => Some(Cow::from(value.to_string().into_bytes())),
-        Cell::Text(text) => Some(Cow::from(text.as_bytes())),
-    }))
+pub(super) fn data_row(row: Row) -> DataRow {
+    let text = |value| match shown(value) {
+        Value::String(text) => Some(text),
+        // PostgreSQL has no larger numbers.
+        Value::Number(number) => Some(number.as_i64().unwrap_or(i64::MAX).to_string()),
+        _ => None,
+    };
+    let texts = row.into_iter().map(text);
+    encode::data_row(texts.map(|text| text.map(|text| Cow::from(text.into_bytes()))))
 }
 
-pub(super) fn row_of(columns: &[Column], record: &impl Serialize) -> Row {
-    let fields = serde_json::to_value(record).unwrap_or_default();
-    let cell = |column: &Column| match fields.get(column.name) {
-        Some(Value::String(text)) => text.as_str().into(),
-        Some(Value::Bool(is_so)) => yes(*is_so).into(),
-        Some(Value::Number(number)) => match number.as_i64() {
-            Some(number) => Cell::Number(number),
-            None => number.as_u64().into(),
-        },
-        _ => Cell::Null,
-    };
-    columns.iter().map(cell).collect()
+/// Without control characters, because clients choose most texts.
+fn shown(value: Value) -> Value {
+    match value {
+        Value::String(text) => without_controls(&text).into(),
+        Value::Bool(is_so) => yes(is_so).into(),
+        other => other,
+    }
+}
+
+pub(super) fn row_of(columns: &[(&str, &str)], record: &impl Serialize) -> Row {
+    let mut fields = serde_json::to_value(record).unwrap_or_default();
+    let value = |(name, _): &(&str, _)| fields.get_mut(name).map(Value::take).unwrap_or_default();
+    columns.iter().map(value).collect()
 }
 
 pub(super) const fn yes(is_so: bool) -> &'static str {
     if is_so { "yes" } else { "no" }
 }
 
-pub(super) fn object(columns: &[Column], row: Row) -> Value {
-    let names = columns.iter().map(|column| column.name.to_owned());
-    let value = |cell| match cell {
-        Cell::Null => Value::Null,
-        Cell::Text(text) => text.into(),
-        Cell::Number(number) => number.into(),
-    };
-    Value::Object(names.zip(row.into_iter().map(value)).collect())
+pub(super) fn object(columns: &[(&str, &str)], row: Row) -> Value {
+    let names = columns.iter().map(|(name, _)| (*name).to_owned());
+    Value::Object(names.zip(row.into_iter().map(shown)).collect())
 }
 
 #[cfg(test)]
@@ -223,9 +157,10 @@ mod tests {
 
     #[test]
     fn cells_are_texts_without_control_characters() {
-        let row = [Cell::Number(-2), Cell::Null, Cell::from("a\0\u{202e}")];
+        let row = vec![(-2).into(), Value::Null, "a\0\u{202e}".into()];
         let text = b"\0\0\0\x02-2\xff\xff\xff\xff\0\0\0\x03a??";
-        assert_eq!(data_row(&row).data[..], *text);
-        assert_eq!(Cell::from(u64::MAX), Cell::Number(i64::MAX));
+        assert_eq!(data_row(row).data[..], *text);
+        let large = b"\0\0\0\x139223372036854775807";
+        assert_eq!(data_row(vec![u64::MAX.into()]).data[..], *large);
     }
 }

@@ -9,11 +9,12 @@ use pgpalisade_policies::Numbers;
 use pgpalisade_rejection_log::moment;
 use pgpalisade_server::client_table::{ClientEntry, Encryption};
 use pgpalisade_takeover::cluster_lock::Proxy;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::Facts;
 use super::table::{
-    ANSWER_WITHIN, Cell, QueryResult, Row, RowIter, Rows, Table, rows, time, unanswered, yes,
+    ANSWER_WITHIN, QueryResult, Row, RowIter, Rows, Table, rows, time, unanswered, yes,
 };
 use super::{pgbouncer, refusals, takeovers};
 
@@ -257,6 +258,6 @@ fn status(facts: &Facts, answers: &str) -> Vec<Row> {
             number(cluster.map(|cluster| cluster.timeline.into())),
         ),
     ]
-    .map(|(key, value): (&str, Cell)| vec![key.into(), value])
+    .map(|(key, value): (&str, Value)| vec![key.into(), value])
     .into()
 }
