@@ -15,8 +15,8 @@ mod verifier;
 pub use client::{ClientAddr, SessionLabel};
 pub use password::{Password, PasswordError};
 pub use to_server::{Channel, Credentials, Readers, ServerLogin, ServerLoginError, Step};
-pub use users_file::{UsersFile, UsersFileError};
-pub use verifier::{Account, Mocks, Shapes, Verifier, VerifierError};
+pub use users_file::UsersFile;
+pub use verifier::{Account, Mocks, Shapes, Verifier};
 
 /// Kinds of authentication messages:
 /// <https://www.postgresql.org/docs/current/protocol-message-formats.html>.

@@ -5,28 +5,12 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use crate::verifier::{Shapes, Verifier, VerifierError};
+use crate::verifier::{Shapes, Verifier};
 
 #[derive(Default)]
 pub struct UsersFile {
     users: HashMap<String, Verifier>,
     shapes: Shapes,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum UsersFileError {
-    #[error("line {0}: write \"user\" \"SCRAM-SHA-256$...\", each in double quotes")]
-    Form(usize),
-    #[error("line {line}: the password of user {user:?} {error}")]
-    Verifier {
-        line: usize,
-        user: String,
-        error: VerifierError,
-    },
-    #[error("line {line}: user {user:?} already has a line")]
-    Twice { line: usize, user: String },
-    #[error("it names no user")]
-    Empty,
 }
 
 impl fmt::Debug for UsersFile {
@@ -40,32 +24,29 @@ impl fmt::Debug for UsersFile {
 impl UsersFile {
     /// Reads all lines. Empty lines and lines that begin with `;` are skipped. Anything after the second text is
     /// ignored, as by pgbouncer.
-    pub fn parse(text: &str) -> Result<Self, UsersFileError> {
+    pub fn parse(text: &str) -> Result<Self, String> {
         let mut file = Self::default();
         for (index, line) in text.lines().enumerate() {
             let (number, line) = (index + 1, line.trim());
             if line.is_empty() || line.starts_with(';') {
                 continue;
             }
-            let (user, verifier) = two_texts(line).ok_or(UsersFileError::Form(number))?;
-            let verifier: Verifier = match verifier.parse() {
-                Ok(verifier) => verifier,
-                Err(error) => {
-                    return Err(UsersFileError::Verifier {
-                        line: number,
-                        user,
-                        error,
-                    });
-                }
-            };
+            let (user, verifier) = two_texts(line).ok_or_else(|| {
+                format!(
+                    "line {number}: write \"user\" \"SCRAM-SHA-256$...\", each in double quotes"
+                )
+            })?;
+            let verifier: Verifier = verifier
+                .parse()
+                .map_err(|why| format!("line {number}: the password of user {user:?} {why}"))?;
             if file.users.contains_key(&user) {
-                return Err(UsersFileError::Twice { line: number, user });
+                return Err(format!("line {number}: user {user:?} already has a line"));
             }
             file.shapes.add(&verifier);
             file.users.insert(user, verifier);
         }
         if file.users.is_empty() {
-            Err(UsersFileError::Empty)
+            Err("it names no user".to_owned())
         } else {
             Ok(file)
         }
@@ -135,7 +116,7 @@ mod tests {
 
     #[track_caller]
     fn refused(text: &str, part: &str) {
-        let error = UsersFile::parse(text).unwrap_err().to_string();
+        let error = UsersFile::parse(text).unwrap_err();
         assert!(error.contains(part), "{text}: {error}");
         assert!(!error.contains("hunter2"), "{error}");
     }

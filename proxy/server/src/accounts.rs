@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use pgpalisade_logins::{Account, Mocks, Shapes, UsersFile, UsersFileError};
+use pgpalisade_logins::{Account, Mocks, Shapes, UsersFile};
 use pgpalisade_tls::{Login, Secret, read_secret};
 
 use crate::certificates::ClientTls;
@@ -59,10 +59,7 @@ pub enum FileError {
     #[error("the users file: {0}")]
     File(#[from] pgpalisade_tls::FileError),
     #[error("the users file {path}: {error}")]
-    Content {
-        path: PathBuf,
-        error: UsersFileError,
-    },
+    Content { path: PathBuf, error: String },
 }
 
 impl Logins {
