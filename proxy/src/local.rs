@@ -11,7 +11,6 @@ use crate::config::{Config, HttpAddr};
 use crate::console::Users;
 use crate::handover::Predecessor;
 use crate::policy_file::{self, Loaded, PolicyFileErrors};
-use crate::serve::ServeError;
 
 pub(crate) fn policy(config: &Config) -> Result<Loaded, PolicyFileErrors> {
     let read = |path| policy_file::read_for(path, &config.takeover.authority);
@@ -49,7 +48,7 @@ pub(crate) fn console_users(config: &Config) -> Result<Users, FileError> {
 pub(crate) async fn listeners(
     config: &Config,
     mut predecessor: Option<&mut Predecessor>,
-) -> Result<Vec<Listener>, ServeError> {
+) -> Result<Vec<Listener>, String> {
     let console = config.console.iter().map(|console| &console.listen);
     let mut listeners = Vec::new();
     let clients = config.clients.addresses().map(|(_, address)| address);
@@ -59,10 +58,8 @@ pub(crate) async fn listeners(
             Some(listener) => Ok(listener),
             None => Listener::bind(address).await,
         };
-        listeners.push(listener.map_err(|source| ServeError::Listen {
-            address: address.clone(),
-            source,
-        })?);
+        let listener = listener.map_err(|error| format!("cannot listen on {address}: {error}"));
+        listeners.push(listener?);
     }
     Ok(listeners)
 }

@@ -1,11 +1,11 @@
 //! The proxy as a whole: authority, takeovers, workers, listeners, and their orderly end.
 
+use std::fmt::Display;
 use std::io;
 use std::iter::zip;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pgpalisade_authority::OpenError;
 use pgpalisade_fence::Fence;
 use pgpalisade_policies::Mode;
 use pgpalisade_rejection_log::RejectionLog;
@@ -16,7 +16,7 @@ use pgpalisade_server::leadership::{Grant, Leaderships};
 use pgpalisade_server::listener::{ListenAddr, Listener};
 use pgpalisade_server::worker::ClusterServers;
 use pgpalisade_server::{SETTLE_WITHIN, Server, ServerOptions};
-use pgpalisade_takeover::{StartError, Takeover};
+use pgpalisade_takeover::Takeover;
 use rustix::system::uname;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -33,26 +33,7 @@ use crate::store;
 
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ServeError {
-    #[error("cannot open the token authority: {0}")]
-    Authority(#[from] OpenError),
-    #[error(transparent)]
-    Takeover(#[from] StartError),
-    #[error("cannot listen on {address}: {source}")]
-    Listen {
-        address: ListenAddr,
-        source: io::Error,
-    },
-    #[error("cannot start a worker thread: {0}")]
-    Worker(io::Error),
-    #[error(transparent)]
-    Http(#[from] HttpError),
-    #[error("cannot follow the election of a listener: {0}")]
-    Election(OpenError),
-    #[error("the policy names an invalid scope: {0}")]
-    Scope(#[from] pgpalisade_authority::ScopeError),
-}
+const UNOPENED: &str = "cannot open the token authority";
 
 pub(crate) struct Signals {
     pub shutdown: CancellationToken,
@@ -83,28 +64,28 @@ pub(crate) struct Equipment {
 ///
 /// # Errors
 ///
-/// [`ServeError`] if it cannot begin to serve.
+/// The reason, if it cannot begin to serve.
 pub(crate) async fn serve(
     config: Config,
     mut equipment: Equipment,
     signals: Signals,
     ready: oneshot::Sender<Vec<ListenAddr>>,
-) -> Result<(), ServeError> {
+) -> Result<(), String> {
     let config = Arc::new(config);
     let (shutdown, closing) = (signals.shutdown, signals.closing);
     let mut handover = signals.handover;
     let starting = start(&config, &equipment.listeners, &mut handover);
     // A process that has not taken over leaves everything to its predecessor.
-    let Some(takeover) = shutdown.run_until_cancelled(starting).await else {
+    let started = shutdown.run_until_cancelled(starting).await;
+    let Some(takeover) = started.transpose()? else {
         return Ok(());
     };
-    let takeover = takeover?;
     let policy = std::mem::take(&mut equipment.policy);
     let (fences, in_force) = put_into_force(&config, policy, &takeover, &shutdown)?;
     let mut leaderships = Leaderships::default();
     let grants = grants(&config, &mut leaderships)?;
     let options = options(&config, &equipment, &takeover, &fences, &leaderships);
-    let server = Server::start(options).map_err(ServeError::Worker)?;
+    let server = Server::start(options).map_err(told("cannot start a worker thread"))?;
     let settings = signals.begun.1.shown();
     let reload = Reload {
         begun: Arc::new(signals.begun),
@@ -161,9 +142,10 @@ fn put_into_force(
     loaded: Loaded,
     takeover: &Takeover,
     shutdown: &CancellationToken,
-) -> Result<(watch::Sender<Arc<Fence>>, InForce), ServeError> {
+) -> Result<(watch::Sender<Arc<Fence>>, InForce), String> {
     let (in_force, cells) = (InForce::default(), Arc::clone(takeover.marks()));
-    let fence = Fence::new(loaded.policy, cells, config.policy.mode)?;
+    let fence = Fence::new(loaded.policy, cells, config.policy.mode)
+        .map_err(told("the policy names an invalid scope"))?;
     in_force.set_policy(loaded.sha256);
     let (fences, fence) = watch::channel(Arc::new(fence));
     let following = elections::follow(takeover.clone(), fence, shutdown.clone());
@@ -201,14 +183,14 @@ fn options(
 fn grants(
     config: &Config,
     leaderships: &mut Leaderships,
-) -> Result<Vec<Option<Arc<Grant>>>, ServeError> {
+) -> Result<Vec<Option<Arc<Grant>>>, String> {
     let mut grants = vec![None; config.clients.listen.len()];
     for listener in &config.clients.token_listeners {
         let leadership = match leaderships.find(&listener.scope) {
             Some(known) => Arc::clone(known),
             None => {
                 let source = elections::source(&listener.source, &config.takeover.authority);
-                let source = source.map_err(ServeError::Election)?;
+                let source = source.map_err(told("cannot follow the election of a listener"))?;
                 leaderships.add(listener.scope.clone(), source, listener.on_loss.clone())
             }
         };
@@ -227,22 +209,27 @@ async fn start(
     config: &Config,
     listeners: &[Listener],
     handover: &mut Handover,
-) -> Result<Takeover, ServeError> {
+) -> Result<Takeover, String> {
     if let AuthorityLocation::Embedded(directory) = &config.takeover.authority
         && let Some(mut old) = handover.predecessor.take()
     {
         // Only one process can have the store open.
-        store::look(directory)?;
+        store::look(directory).map_err(told(UNOPENED))?;
         old.take_over(listeners).await;
         old.gone().await;
     }
-    let authority = store::open(config).await?;
+    let authority = store::open(config).await.map_err(told(UNOPENED))?;
     let host = uname().nodename().to_string_lossy().into_owned();
     let declared_by = format!("pgpalisade {host} {}", std::process::id());
     let options = store::takeover_options(config, declared_by);
-    let takeover = Takeover::start(options, authority, CancellationToken::new()).await?;
+    let takeover = Takeover::start(options, authority, CancellationToken::new()).await;
+    let takeover = takeover.map_err(|error| error.to_string())?;
     log_start(config, &takeover);
     Ok(takeover)
+}
+
+fn told<E: Display>(what: &'static str) -> impl Fn(E) -> String {
+    move |error| format!("{what}: {error}")
 }
 
 /// Waits for a process that takes over all listeners. Cancel safe.

@@ -18,7 +18,7 @@ use crate::config::{Config, Environment, RawConfig};
 use crate::console::{Orders, Stop};
 use crate::handover::{Handover, Predecessor};
 use crate::http::{HttpError, HttpListener};
-use crate::serve::{self, Equipment, ServeError};
+use crate::serve::{self, Equipment};
 use crate::{local, logging, service_manager};
 
 /// Run the proxy
@@ -141,7 +141,7 @@ struct Signalled {
 
 /// Serves, and obeys signals and the console.
 async fn obey(
-    server: impl Future<Output = Result<(), ServeError>>,
+    server: impl Future<Output = Result<(), String>>,
     announced: impl Future<Output = ()>,
     mut signalled: Signalled,
 ) -> Result<(), Failure> {

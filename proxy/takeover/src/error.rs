@@ -285,34 +285,9 @@ pub enum DeclareError {
         /// Process id that the server reported at login.
         pid: i32,
         /// The problem.
-        why: BackendFault,
+        why: &'static str,
     },
     /// The control connection gave no answer.
     #[error(transparent)]
     Control(#[from] ControlError),
-}
-
-/// Reason why a server session cannot be identified.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum BackendFault {
-    /// No such process.
-    #[error(
-        "it is not in pg_stat_activity; a pooler between the proxy and PostgreSQL, or a control \
-             connection to another server, hides the real session"
-    )]
-    Unknown,
-    /// The process exists, but its start is hidden.
-    #[error("its backend_start is hidden; the control role lacks pg_read_all_stats")]
-    Hidden,
-    /// The process with this id belongs to another session.
-    #[error(
-        "another session has this id in pg_stat_activity; the control connection leads to a different server, or a \
-            pooler is in between"
-    )]
-    Other,
-    /// The process may or may not belong to the session: its activity is not tracked.
-    #[error(
-        "track_activities is off for it, so it cannot be told apart from one of another server"
-    )]
-    Untracked,
 }

@@ -54,7 +54,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use cluster_lock::StoreLock;
 pub use control_error::ControlError;
-pub use error::{BackendFault, DeclareError, LockHolder, StartError};
+pub use error::{DeclareError, LockHolder, StartError};
 pub use pgpalisade_fence::rejection::Bound;
 pub use recover::{RecoverError, Recovery};
 pub use repair::{RepairError, RepairReport, ScopeRepair, Work};

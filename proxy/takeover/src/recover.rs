@@ -34,34 +34,9 @@ pub enum RecoverError {
     /// The cluster or the authority cannot be used.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// Sessions did not end in time.
-    #[error(
-        "{} did not end in time; nothing was changed in the authority; run it again",
-        counted(*left, "client session")
-    )]
-    Sessions {
-        /// Number of sessions left.
-        left: usize,
-    },
-    /// Another cluster was put on record meanwhile.
-    #[error(
-        "cluster {recorded} was put on record meanwhile; nothing was changed in the authority; run it again"
-    )]
-    Changed {
-        /// The cluster on record now.
-        recorded: Cluster,
-    },
-    /// Several servers take writes, and nothing says which of them is right.
-    #[error(
-        "several hosts take writes ({named}): stop those that are not the primary, or name only the primary"
-    )]
-    SeveralPrimaries {
-        /// Names of these servers.
-        named: String,
-    },
-    /// The time limit has passed.
-    #[error("it was not completed in time; run it again")]
-    Timeout,
+    /// The text says why, and what to do.
+    #[error("{0}")]
+    NotDone(String),
 }
 
 impl From<ControlError> for RecoverError {
@@ -74,6 +49,10 @@ impl From<AuthorityError> for RecoverError {
     fn from(error: AuthorityError) -> Self {
         Self::Start(error.into())
     }
+}
+
+fn not_done(why: impl Into<String>) -> RecoverError {
+    RecoverError::NotDone(why.into())
 }
 
 /// A recovery that was prepared but not performed.
@@ -124,7 +103,7 @@ impl Recovery {
         };
         timeout_at(deadline, looking)
             .await
-            .unwrap_or(Err(RecoverError::Timeout))
+            .unwrap_or_else(|_| Err(not_done("it was not completed in time; run it again")))
     }
 
     /// Ends the sessions, then raises the marks and puts the cluster on record.
@@ -152,7 +131,10 @@ impl Recovery {
                 match recovering.await {
                     Ok(Enrolled::Accepted) => break,
                     Ok(Enrolled::Refused { recorded }) => {
-                        return Err(RecoverError::Changed { recorded });
+                        return Err(not_done(format!(
+                            "cluster {recorded} was put on record meanwhile; nothing was changed in the authority; \
+                             run it again"
+                        )));
                     }
                     Err(AuthorityError::Unavailable(_)) => sleep(RETRY).await,
                     Err(error) => return Err(error.into()),
@@ -165,7 +147,7 @@ impl Recovery {
         };
         timeout_at(deadline, performing)
             .await
-            .unwrap_or(Err(RecoverError::Timeout))
+            .unwrap_or_else(|_| Err(not_done("it was not completed in time; run it again")))
     }
 }
 
@@ -176,9 +158,10 @@ async fn the_primary(login: &Login, deadline: Instant) -> Result<Client, Recover
     found.dedup_by_key(|open| open.writes);
     if found.len() > 1 {
         let named: Vec<String> = found.iter().map(|open| open.at.to_string()).collect();
-        return Err(RecoverError::SeveralPrimaries {
-            named: named.join(", "),
-        });
+        return Err(not_done(format!(
+            "several hosts take writes ({}): stop those that are not the primary, or name only the primary",
+            named.join(", ")
+        )));
     }
     let only = found.pop().map(|open| open.link.client);
     Ok(only.ok_or(ControlError::Lost)?)
@@ -225,7 +208,10 @@ async fn end_sessions(
             return Ok(());
         }
         if Instant::now() + LOOK >= deadline {
-            return Err(RecoverError::Sessions { left });
+            return Err(not_done(format!(
+                "{} did not end in time; nothing was changed in the authority; run it again",
+                counted(left, "client session")
+            )));
         }
         sleep(LOOK).await;
     }

@@ -39,26 +39,9 @@ pub enum RepairError {
     /// The authority did not answer.
     #[error("{0}; nothing is known to have changed; run it again")]
     Authority(AuthorityError),
-    /// No token was ever accepted in the scope.
-    #[error(
-        "scope {0} has no mark, so there is nothing to repair; \"pgpalisade status\" lists the scopes"
-    )]
-    NoMark(Scope),
-    /// The mark has changed since it was read.
-    #[error(
-        "the mark of scope {scope} has changed since it was read: it is {}; nothing was changed; run it again to see \
-            what it would do now",
-        mark.as_ref().map_or("none".to_owned(), |mark| format!("{}, by {}", mark.rank(), mark.raised_by))
-    )]
-    Changed {
-        /// The scope.
-        scope: Scope,
-        /// Its mark now.
-        mark: Option<Mark>,
-    },
-    /// Another cluster was put on record meanwhile.
-    #[error("another cluster was put on record; nothing was changed; run it again on the primary")]
-    OtherCluster,
+    /// Nothing was changed. The text says why, and what to do.
+    #[error("{0}")]
+    NotDone(String),
     /// The mark is set, but the repair is not complete.
     #[error(
         "the mark of scope {} is set, but the repair is not complete: {why}. Earlier sessions cannot declare a token \
@@ -144,7 +127,9 @@ impl ScopeRepair {
         let deadline = Instant::now() + within;
         let mark = in_time(authority.mark(&scope), deadline).await;
         let Some(mark) = mark.map_err(asked)? else {
-            return Err(RepairError::NoMark(scope));
+            return Err(RepairError::NotDone(format!(
+                "scope {scope} has no mark, so there is nothing to repair; \"pgpalisade status\" lists the scopes"
+            )));
         };
         let work = match &mark.repair {
             Some(last) if last.to == to && mark.token == to => Work::Finish,
@@ -175,7 +160,7 @@ impl ScopeRepair {
     ///
     /// # Errors
     ///
-    /// [`RepairError::Changed`] if the mark has changed. [`RepairError::Incomplete`] if it was set, but not all
+    /// [`RepairError::NotDone`] if the mark has changed. [`RepairError::Incomplete`] if it was set, but not all
     /// sessions could be confirmed gone.
     pub async fn perform(self, by: &str, reason: &str) -> Result<RepairReport, RepairError> {
         let deadline = Instant::now() + self.within;
@@ -223,10 +208,18 @@ impl ScopeRepair {
             match in_time(self.driver.authority.repair(&request), deadline).await {
                 Ok(Repaired::Done { mark, lower }) => return Ok((mark, lower)),
                 Ok(Repaired::Changed { mark }) => {
-                    let scope = self.scope.clone();
-                    return Err(RepairError::Changed { scope, mark });
+                    let now = mark.map(|mark| format!("{}, by {}", mark.rank(), mark.raised_by));
+                    return Err(RepairError::NotDone(format!(
+                        "the mark of scope {} has changed since it was read: it is {}; nothing was changed; run it \
+                         again to see what it would do now",
+                        self.scope,
+                        now.as_deref().unwrap_or("none")
+                    )));
                 }
-                Ok(Repaired::OtherCluster { .. }) => return Err(RepairError::OtherCluster),
+                Ok(Repaired::OtherCluster { .. }) => {
+                    let why = "another cluster was put on record; nothing was changed; run it again on the primary";
+                    return Err(RepairError::NotDone(why.to_owned()));
+                }
                 Err(DeclareError::Authority(AuthorityError::Unavailable(_)))
                     if Instant::now() + RETRY < deadline =>
                 {

@@ -12,7 +12,7 @@ use tokio_postgres::{Client, Row};
 use super::Identified;
 use super::control::{Control, STARTED_US, answer};
 use super::control_error::ControlError;
-use super::error::{BackendFault, DeclareError};
+use super::error::DeclareError;
 use pgpalisade_fence::readable::readable;
 use pgpalisade_fence::statement_text::{Literals, StatementText};
 
@@ -225,18 +225,28 @@ pub(super) async fn identify(
     let (rows, cluster) = control.query_on_cluster(&sql, &params, deadline).await?;
     let fault = |why| Err(DeclareError::Backend { pid, why });
     let Some(row) = rows.first() else {
-        return fault(BackendFault::Unknown);
+        return fault(
+            "it is not in pg_stat_activity; a pooler between the proxy and PostgreSQL, or a control connection to \
+             another server, hides the real session",
+        );
     };
     let started: Option<i64> = answer(row, 0)?;
     let is_its_probe: Option<bool> = answer(row, 1)?;
     let is_untracked: Option<bool> = answer(row, 2)?;
     match (started, is_its_probe, is_untracked) {
-        (None, _, _) => fault(BackendFault::Hidden),
+        (None, _, _) => {
+            fault("its backend_start is hidden; the control role lacks pg_read_all_stats")
+        }
         (Some(started_us), Some(true), _) => Ok(Identified {
             backend: Backend { pid, started_us },
             cluster,
         }),
-        (_, _, Some(true)) => fault(BackendFault::Untracked),
-        _ => fault(BackendFault::Other),
+        (_, _, Some(true)) => fault(
+            "track_activities is off for it, so it cannot be told apart from one of another server",
+        ),
+        _ => fault(
+            "another session has this id in pg_stat_activity; the control connection leads to a different server, or \
+             a pooler is in between",
+        ),
     }
 }

@@ -192,7 +192,7 @@ async fn a_repair_ends_every_session_of_before_and_no_other() {
         token(1),
     );
     let error = unknown.await.map(|_| ()).unwrap_err();
-    assert!(matches!(error, RepairError::NoMark(_)), "{error}");
+    assert!(error.to_string().contains("no mark"), "{error}");
 }
 
 #[tokio::test]

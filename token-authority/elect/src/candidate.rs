@@ -1,27 +1,14 @@
 //! A candidate for a lock, whatever the kind, and its failures.
 
-use std::time::Duration;
-
 use async_trait::async_trait;
 use pgpalisade_authority::{OpenError, Token};
-use pgpalisade_tls::ConnectError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     #[error(transparent)]
     Etcd(#[from] OpenError),
-    #[error("Kubernetes: {0}")]
-    Kubernetes(String),
-    #[error("the session through the proxy: {0}")]
-    Session(String),
-    #[error(
-        "the server at {0} is not pgpalisade, so it would not fence the command: give the proxy's address to --proxied"
-    )]
-    NotProxied(String),
-    #[error("no answer from the proxy at {0} within {1:?}")]
-    Silent(String, Duration),
-    #[error("cannot connect to the proxy at {at}: {error}")]
-    Connect { at: String, error: ConnectError },
+    #[error("{0}")]
+    Failed(String),
     /// The lease was lost before this candidate led.
     #[error("the candidacy was lost: {0}")]
     Lost(String),

@@ -45,10 +45,10 @@ pub(crate) struct ProxySession {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("{error}")]
+#[error("the session through the proxy: {words}")]
 pub(crate) struct Unasked {
     code: Option<SqlState>,
-    error: LockError,
+    words: String,
 }
 
 impl Unasked {
@@ -64,12 +64,10 @@ impl Unasked {
 
 impl From<Unasked> for LockError {
     fn from(unasked: Unasked) -> Self {
-        let has_no_lease = unasked.has_no_lease();
-        match unasked.error {
-            Self::Session(words) if has_no_lease && words.contains(LEASE_IS_ANOTHERS) => {
-                Self::Held(words)
-            }
-            error => error,
+        if unasked.has_no_lease() && unasked.words.contains(LEASE_IS_ANOTHERS) {
+            Self::Held(unasked.words)
+        } else {
+            Self::Failed(unasked.to_string())
         }
     }
 }
@@ -77,11 +75,13 @@ impl From<Unasked> for LockError {
 impl ProxySession {
     /// Logs in, at pgpalisade only. Bounded.
     pub(crate) async fn log_in(proxied: &Proxied) -> Result<Self, LockError> {
-        let at = || proxied.address.clone();
+        let at = &proxied.address;
         let opened = timeout(proxied.ttl, proxied.login.expose().open()).await;
-        let opened = opened.map_err(|_| LockError::Silent(at(), proxied.ttl))?;
+        let opened = opened.map_err(|_| LockError::Failed(silent(at, proxied.ttl)))?;
         let session = Self {
-            session: opened.map_err(|error| LockError::Connect { at: at(), error })?,
+            session: opened.map_err(|error| {
+                LockError::Failed(format!("cannot connect to the proxy at {at}: {error}"))
+            })?,
             last_words: OnceLock::new(),
             proxied: proxied.clone(),
         };
@@ -90,7 +90,10 @@ impl ProxySession {
             Err(unasked) => {
                 session.end().await;
                 Err(if unasked.code == Some(SqlState::UNDEFINED_OBJECT) {
-                    LockError::NotProxied(at())
+                    LockError::Failed(format!(
+                        "the server at {at} is not pgpalisade, so it would not fence the command: give the proxy's \
+                         address to --proxied"
+                    ))
                 } else {
                     unasked.into()
                 })
@@ -119,7 +122,7 @@ impl ProxySession {
     /// The token of a claim that was accepted.
     pub(crate) async fn token(&self) -> Result<Token, LockError> {
         self.own_token().await?.ok_or_else(|| {
-            LockError::Session(format!(
+            LockError::Failed(format!(
                 "the proxy at {} gave no token: it only observes this scope",
                 self.proxied.address
             ))
@@ -135,7 +138,8 @@ impl ProxySession {
             return Ok(None);
         }
         let mark = shown.parse().map(Some);
-        mark.map_err(|_| LockError::Session(format!("it shows {shown:?} as the mark of the scope")))
+        let strange = format!("the proxy shows {shown:?} as the mark of the scope");
+        mark.map_err(|_| LockError::Failed(strange))
     }
 
     /// The first value of the answer, if any. Bounded by twice the TTL: a lease is waited for as long as it lives.
@@ -144,7 +148,7 @@ impl ProxySession {
         let answer = timeout(within, self.session.client.simple_query(sql)).await;
         let answer = answer.map_err(|_| Unasked {
             code: None,
-            error: LockError::Silent(self.proxied.address.clone(), within),
+            words: silent(&self.proxied.address, within),
         })?;
         let rows = answer.map_err(|error| {
             if let Some(words) = last_words(&error) {
@@ -153,7 +157,7 @@ impl ProxySession {
             let said = self.last_words().filter(|_| error.is_closed());
             Unasked {
                 code: error.code().cloned(),
-                error: LockError::Session(said.unwrap_or_else(|| words(&error))),
+                words: said.unwrap_or_else(|| words(&error)),
             }
         })?;
         Ok(rows.iter().find_map(|message| match message {
@@ -176,6 +180,10 @@ impl ProxySession {
     pub(crate) async fn end(self) {
         self.session.end(GOODBYE).await;
     }
+}
+
+fn silent(at: &str, within: Duration) -> String {
+    format!("no answer from the proxy at {at} within {within:?}")
 }
 
 /// The error that ended a session, except the bare report that it is closed.

@@ -24,8 +24,7 @@ use pgpalisade_authority::{
 };
 use pgpalisade_policies::TokenBounds;
 use pgpalisade_takeover::{
-    BackendFault, DeclareError, Identified, SessionProbe, StartError, StoreLock, Takeover,
-    TakeoverOptions,
+    DeclareError, Identified, SessionProbe, StartError, StoreLock, Takeover, TakeoverOptions,
 };
 use pgpalisade_test_servers::machine::Signal;
 use support::{Postgres, Slow};

@@ -40,7 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 impl From<KubernetesError> for LockError {
     fn from(error: KubernetesError) -> Self {
-        Self::Kubernetes(error.to_string())
+        Self::Failed(format!("Kubernetes: {error}"))
     }
 }
 
