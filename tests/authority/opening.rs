@@ -1,4 +1,4 @@
-//! Opening a store: errors within a bound, logins and TLS, and what the endpoints report of themselves.
+//! Opening a store: errors within a bound, logins and TLS.
 
 use std::fs::Permissions;
 use std::net::TcpListener;
@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use pgpalisade_authority::etcd::{MemberRole, Options};
+use pgpalisade_authority::etcd::Options;
 use pgpalisade_authority::{Authority, AuthorityError, Etcd};
 use pgpalisade_test_servers::etcd::{self, Setup, TlsFiles};
 use pgpalisade_test_servers::machine;
@@ -225,7 +225,6 @@ async fn tls() {
     let store = connect_to(&format!("etcd:{}", text(&good.ca, &good))).await;
     store.enrol(CLUSTER).await.unwrap();
     declare(&store, &scope("tls"), 1, 1).await.unwrap();
-    assert!(store.endpoints().await[0].state.is_ok());
     let error = open_error(&text(&other.ca, &good)).await;
     assert_says(&error, "certificate");
     for wrong in [
@@ -244,39 +243,6 @@ async fn tls() {
     std::fs::write(&missing, "no PEM").unwrap();
     let error = open_error(&text(&missing, &good)).await;
     assert_says(&error, "is not PEM");
-}
-
-#[tokio::test]
-async fn endpoints_tell_of_themselves() {
-    let etcd = etcd::Etcd::start(3);
-    let store = connect(&etcd).await;
-    let leader = etcd.leader();
-    let paused = (leader + 1) % 3;
-    etcd.pause(paused);
-    let (endpoints, took) = timed("status", store.endpoints()).await;
-    assert!(took < Duration::from_secs(2), "{took:?}");
-    etcd.resume(paused);
-    for (index, endpoint) in endpoints.iter().enumerate() {
-        println!("{endpoint:?}");
-        assert_eq!(endpoint.url, etcd.urls()[index]);
-        match &endpoint.state {
-            Ok(member) => {
-                let role = if index == leader {
-                    MemberRole::Leader
-                } else {
-                    MemberRole::Follower
-                };
-                assert_eq!(member.role, role);
-                assert_ne!(member.cluster_id, 0);
-                assert!(member.version.starts_with("3."), "{}", member.version);
-                assert_eq!(member.errors, Vec::<String>::new());
-            }
-            Err(why) => {
-                assert_eq!(index, paused, "{why}");
-            }
-        }
-    }
-    assert!(endpoints[paused].state.is_err());
 }
 
 /// Beyond its size limit etcd refuses writes, and the error says what to do.

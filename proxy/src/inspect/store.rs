@@ -1,6 +1,5 @@
 //! Reads the store of marks.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -156,49 +155,16 @@ async fn etcd(place: &str, options: &etcd::Options, within: Duration) -> StoreSn
             Ok(None) => return nothing(place),
             Err(error) => return unknown(error.to_string(), NEEDED),
         };
-        let endpoints = store.endpoints().await;
         match Contents::read(store.authority()).await {
             Ok(contents) => {
-                let seen = read(place, &contents, began.elapsed());
-                StoreSnapshot::read(contents, of_members(&endpoints, seen))
+                let verdict = CheckResult::ok(read(place, &contents, began.elapsed()));
+                StoreSnapshot::read(contents, verdict)
             }
             Err(error) => unknown(error.to_string(), NEEDED),
         }
     });
     let reading = reading.await;
     reading.unwrap_or_else(|_| late(place, within, NEEDED))
-}
-
-/// Whether every member is reachable, healthy, and of one cluster.
-fn of_members(endpoints: &[etcd::Endpoint], seen: String) -> CheckResult {
-    let mut seen = seen;
-    let (mut clusters, mut complaints) = (BTreeSet::new(), Vec::new());
-    for etcd::Endpoint { url, state } in endpoints {
-        match state {
-            Ok(member) => {
-                clusters.insert(member.cluster_id);
-                seen.push_str(&format!(
-                    "; {url}: etcd {}, {}",
-                    member.version, member.role
-                ));
-                complaints.extend(member.errors.iter().map(|error| format!("{url}: {error}")));
-                if member.role == etcd::MemberRole::NoLeader {
-                    complaints.push(format!("{url} knows no leader"));
-                }
-            }
-            Err(error) => complaints.push(format!("{url} does not answer: {error}")),
-        }
-    }
-    if clusters.len() > 1 {
-        let advice =
-            "name the members of one etcd cluster only: marks of two clusters are two marks";
-        return CheckResult::fail(format!("{seen}; they belong to different clusters"), advice);
-    }
-    if complaints.is_empty() {
-        return CheckResult::ok(seen);
-    }
-    let advice = "repair these members: without a majority no new token is accepted";
-    CheckResult::warn(format!("{seen}; {}", complaints.join("; ")), advice)
 }
 
 async fn postgres(
@@ -271,53 +237,6 @@ mod tests {
         let finding = of_server(&info, Some(protected), "seen".to_owned());
         assert_eq!(finding.outcome, expect, "{finding:?}");
         assert!(finding.seen.contains(part), "{finding:?}");
-    }
-
-    fn member(cluster_id: u64) -> Result<etcd::Member, String> {
-        Ok(etcd::Member {
-            version: "3.4.23".to_owned(),
-            cluster_id,
-            role: etcd::MemberRole::Leader,
-            errors: Vec::new(),
-        })
-    }
-
-    #[track_caller]
-    fn check_members(states: &[Result<etcd::Member, String>], expect: CheckOutcome, part: &str) {
-        let endpoint = |state: &Result<_, _>| etcd::Endpoint {
-            url: "http://a".to_owned(),
-            state: state.clone(),
-        };
-        let endpoints: Vec<_> = states.iter().map(endpoint).collect();
-        let finding = of_members(&endpoints, "seen".to_owned());
-        assert_eq!(finding.outcome, expect, "{finding:?}");
-        assert!(finding.seen.contains(part), "{finding:?}");
-    }
-
-    #[test]
-    fn members_of_etcd() {
-        check_members(
-            &[member(1), member(1)],
-            CheckOutcome::Ok,
-            "seen; http://a: etcd 3.4.23, leader; http://a",
-        );
-        check_members(
-            &[member(1), member(2)],
-            CheckOutcome::Fail,
-            "different clusters",
-        );
-        let silent = Err("refused".to_owned());
-        check_members(
-            &[member(1), silent],
-            CheckOutcome::Warn,
-            "does not answer: refused",
-        );
-        let mut full = member(1);
-        full.as_mut().unwrap().errors = vec!["NOSPACE".to_owned()];
-        check_members(&[full], CheckOutcome::Warn, "NOSPACE");
-        let mut alone = member(1);
-        alone.as_mut().unwrap().role = etcd::MemberRole::NoLeader;
-        check_members(&[alone], CheckOutcome::Warn, "knows no leader");
     }
 
     #[test]

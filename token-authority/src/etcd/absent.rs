@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use options::{DEFAULT_PREFIX, Options, OptionsError};
-pub use reported::{CandidateStatus, Endpoint, Member, MemberRole};
+pub use reported::CandidateStatus;
 
 use crate::{Answer, Authority, Election, Leased, OpenError, Token};
 
@@ -33,11 +33,6 @@ impl Etcd {
 
     /// Never called.
     pub fn authority(&self) -> &dyn Authority {
-        match *self {}
-    }
-
-    /// Never called.
-    pub async fn endpoints(&self) -> Vec<Endpoint> {
         match *self {}
     }
 

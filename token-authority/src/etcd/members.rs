@@ -159,13 +159,13 @@ impl Members {
         }
     }
 
-    pub(super) fn urls(&self) -> impl Iterator<Item = &str> {
+    fn urls(&self) -> impl Iterator<Item = &str> {
         self.members.iter().map(|member| member.url.as_str())
     }
 
     /// One answer from one endpoint. A refusal over an old connection is retried, because the password may have
     /// changed.
-    pub(super) async fn attempt<T, F, A>(
+    async fn attempt<T, F, A>(
         &self,
         index: usize,
         until: Instant,

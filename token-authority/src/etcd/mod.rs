@@ -77,7 +77,6 @@ mod open;
 mod options;
 mod removal;
 mod reported;
-mod status;
 mod store;
 mod takeovers;
 mod watch;
@@ -89,7 +88,7 @@ use tokio::task::JoinSet;
 
 pub use election::{ElectionCandidate, follow_election};
 pub use options::{DEFAULT_PREFIX, Options, OptionsError};
-pub use reported::{CandidateStatus, Endpoint, Member, MemberRole};
+pub use reported::CandidateStatus;
 
 use crate::{
     Answer, Authority, AuthorityId, Backend, Cluster, Declaration, Declared, Drained, Enrolled,
@@ -149,11 +148,6 @@ impl Etcd {
     /// The store by its trait, which a build without etcd does not implement.
     pub fn authority(&self) -> &dyn Authority {
         self
-    }
-
-    /// Current state of every endpoint, in the given order. Takes about a second at most.
-    pub async fn endpoints(&self) -> Vec<Endpoint> {
-        self.store.endpoints().await
     }
 
     /// Number of an election's current leader. Takes as long as any other request.
