@@ -29,14 +29,8 @@ impl AuthorityLocation {
                     .map_err(|error| format!("cannot find the directory {directory:?}: {error}"))
             }
             Some(("embedded", _)) => Err(String::from("names no directory: write embedded:DIR")),
-            Some(("etcd", urls)) => urls
-                .parse()
-                .map(|options| Self::Etcd(Box::new(options)))
-                .map_err(|error: etcd::OptionsError| error.to_string()),
-            Some(("postgres", dsn)) => dsn
-                .parse()
-                .map(|options| Self::Postgres(Box::new(options)))
-                .map_err(|error: postgres::OptionsError| error.to_string()),
+            Some(("etcd", urls)) => urls.parse().map(|options| Self::Etcd(Box::new(options))),
+            Some(("postgres", dsn)) => dsn.parse().map(|options| Self::Postgres(Box::new(options))),
             // Not quoted: a DSN may hold a password.
             _ => Err(format!("is not a store: {FORMS}")),
         }

@@ -14,6 +14,7 @@ mod secret;
 mod several_hosts;
 mod sslmode;
 mod state;
+mod url;
 mod verifier;
 
 pub use accept::{AcceptFiles, Acceptor};
@@ -25,6 +26,7 @@ pub use files::{FileError, Holds, OPEN_TO_ALL, is_open_to_all, read_file, read_s
 pub use secret::Secret;
 pub use sslmode::{Root, SslMode, SslSettings};
 pub use state::{TlsError, TlsState};
+pub use url::{Origin, read_query};
 
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@ mod reported;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use options::{DEFAULT_PREFIX, Options, OptionsError};
+pub use options::{DEFAULT_PREFIX, Options};
 pub use reported::CandidateStatus;
 
 use crate::{Answer, Authority, Election, Leased, OpenError, Token};

@@ -165,12 +165,7 @@ impl Members {
 
     /// One answer from one endpoint. A refusal over an old connection is retried, because the password may have
     /// changed.
-    async fn attempt<T, F, A>(
-        &self,
-        index: usize,
-        until: Instant,
-        ask: &F,
-    ) -> Result<T, EtcdFault>
+    async fn attempt<T, F, A>(&self, index: usize, until: Instant, ask: &F) -> Result<T, EtcdFault>
     where
         F: Fn(Client) -> A,
         A: Future<Output = Result<T, etcd_client::Error>>,

@@ -87,7 +87,7 @@ use async_trait::async_trait;
 use tokio::task::JoinSet;
 
 pub use election::{ElectionCandidate, follow_election};
-pub use options::{DEFAULT_PREFIX, Options, OptionsError};
+pub use options::{DEFAULT_PREFIX, Options};
 pub use reported::CandidateStatus;
 
 use crate::{

@@ -48,7 +48,7 @@ use tokio::time::timeout;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-pub use options::{Options, OptionsError};
+pub use options::Options;
 pub use read::{ServerInfo, read};
 
 use crate::record::json;

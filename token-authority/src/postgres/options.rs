@@ -54,11 +54,6 @@ pub struct Options {
     pub(super) timeout: Duration,
 }
 
-/// Reason why a DSN is invalid. Does not quote the DSN, which may hold a password.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the DSN of the PostgreSQL authority {0}")]
-pub struct OptionsError(String);
-
 impl Options {
     /// Sets the limit of a call, 5 seconds by default. At least 100 ms.
     #[must_use]
@@ -75,14 +70,16 @@ impl Options {
 }
 
 impl FromStr for Options {
-    type Err = OptionsError;
+    /// Does not quote the DSN, which may hold a password.
+    type Err = String;
 
     /// Reads the text after `postgres:`: a URL with or without its scheme (`//user@host/db`,
     /// `postgres://user@host/db`), or `key=value` pairs.
-    fn from_str(text: &str) -> Result<Self, OptionsError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let url = format!("postgres:{text}");
         let dsn = if text.starts_with("//") { &url } else { text };
-        let mut login = parse(dsn).map_err(OptionsError)?;
+        let login = parse(dsn).map_err(|why| format!("the DSN of the PostgreSQL authority {why}"));
+        let mut login = login?;
         let config = &mut login.config;
         if config.get_application_name().is_none() {
             config.application_name(APPLICATION_NAME);
@@ -203,7 +200,7 @@ mod tests {
                 "trusts no certificate authority",
             ),
         ] {
-            let message = text.parse::<Options>().unwrap_err().to_string();
+            let message = text.parse::<Options>().unwrap_err();
             assert!(
                 part.split('|').any(|p| message.contains(p)),
                 "{text}: {message}"

@@ -14,7 +14,9 @@ use hyper::client::conn::http1;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use pgpalisade_tls::{ALPN_HTTP, Connector, FileError, Root, SslMode, SslSettings, percent_decode};
+use pgpalisade_tls::{
+    ALPN_HTTP, Connector, FileError, Origin, Root, SslMode, SslSettings, read_query,
+};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
@@ -24,8 +26,6 @@ use tokio_util::task::AbortOnDropHandle;
 use super::LeaseName;
 use super::resource::Resource;
 
-const HTTP_PORT: u16 = 80;
-const HTTPS_PORT: u16 = 443;
 /// No answer about a Lease is longer.
 const ANSWER_MAX: usize = 1024 * 1024;
 /// Characters.
@@ -102,37 +102,29 @@ pub struct Cluster {
 const WRITE: &str = "write https://10.0.0.1:6443?ca=FILE&token_file=FILE, or http://127.0.0.1:8001 for kubectl proxy";
 
 impl FromStr for Cluster {
-    /// Quotes nothing: people write passwords into URLs, with characters that cut them anywhere.
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (url, query) = text.split_once('?').unwrap_or((text, ""));
-        let (is_https, address) = match (url.strip_prefix("https://"), url.strip_prefix("http://"))
-        {
-            (Some(address), _) => (true, address),
-            (None, Some(address)) => (false, address),
-            (None, None) => return Err(format!("it does not begin with https://: {WRITE}")),
-        };
-        let address = address.strip_suffix('/').unwrap_or(address);
-        let port = if is_https { HTTPS_PORT } else { HTTP_PORT };
-        let (host, port) = host_and_port(address, port)
-            .ok_or_else(|| format!("it does not name just a host and a port: {WRITE}"))?;
-        let [ca, token_file, cert, key] = files(query)?;
-        let certificate = match (cert, key) {
+        let origin =
+            Origin::parse(url).ok_or_else(|| format!("it names no API server: {WRITE}"))?;
+        let mut query = read_query(query, &["ca", "token_file", "cert", "key"])?;
+        if !origin.is_https && !query.is_empty() {
+            return Err("ca, token_file, cert and key are for https://".to_owned());
+        }
+        let mut file = |name| query.remove(name).map(PathBuf::from);
+        let certificate = match (file("cert"), file("key")) {
             (Some(cert), Some(key)) => Some((cert, key)),
             (None, None) => None,
             _ => return Err("cert and key belong together: write both, or neither".to_owned()),
         };
-        let no_tls = ca.is_none() && token_file.is_none() && certificate.is_none();
-        match is_https {
-            false if !no_tls => Err("ca, token_file, cert and key are for https://".to_owned()),
-            _ => Ok(Self {
-                host,
-                port,
-                tls: is_https.then(|| verified(ca, certificate)),
-                token_file,
-            }),
-        }
+        let default = if origin.is_https { 443 } else { 80 };
+        Ok(Self {
+            host: origin.host.trim_matches(['[', ']']).to_owned(),
+            port: origin.port.unwrap_or(default),
+            tls: origin.is_https.then(|| verified(file("ca"), certificate)),
+            token_file: file("token_file"),
+        })
     }
 }
 
@@ -167,47 +159,6 @@ fn verified(ca: Option<PathBuf>, certificate: Option<(PathBuf, PathBuf)>) -> Ssl
         root: Some(ca.map_or(Root::System, Root::File)),
         certificate,
     }
-}
-
-fn host_and_port(address: &str, default: u16) -> Option<(String, u16)> {
-    let (host, port) = match address.rsplit_once(':') {
-        Some((host, port)) if !port.ends_with(']') => (host, port.parse().ok()?),
-        _ => (address, default),
-    };
-    if let Some(host) = host.strip_prefix('[') {
-        let host = host.strip_suffix(']')?;
-        return host
-            .parse::<Ipv6Addr>()
-            .is_ok()
-            .then(|| (host.to_owned(), port));
-    }
-    let named = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.' || c == '_';
-    let is_named = !host.is_empty() && host.chars().all(named);
-    is_named.then(|| (host.to_owned(), port))
-}
-
-/// The files named after the `?`: ca, token_file, cert, key.
-fn files(query: &str) -> Result<[Option<PathBuf>; 4], String> {
-    const NAMES: [&str; 4] = ["ca", "token_file", "cert", "key"];
-    let mut files = [const { None }; 4];
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let place = NAMES
-            .iter()
-            .zip(&mut files)
-            .find(|(known, _)| **known == name);
-        let Some((_, place)) = place else {
-            let why = "an option is not known: the options are ca, token_file, cert and key";
-            return Err(why.to_owned());
-        };
-        let value = percent_decode(value).ok_or_else(|| {
-            format!("{name} has a % that does not begin two hexadecimal digits of UTF-8")
-        })?;
-        if value.is_empty() || place.replace(value.into()).is_some() {
-            return Err(format!("write {name} once, with a file"));
-        }
-    }
-    Ok(files)
 }
 
 #[derive(Debug)]
