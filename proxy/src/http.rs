@@ -28,7 +28,7 @@ use crate::config::HttpAddr;
 use crate::console::Facts;
 use crate::newest::accept_newest;
 use crate::process::Process;
-pub(crate) use access::{Access, TokenError};
+pub(crate) use access::Access;
 use answers::Answers;
 use picture::Pictures;
 use readiness::Readiness;
@@ -46,8 +46,8 @@ pub(crate) enum HttpError {
         address: SocketAddr,
         source: io::Error,
     },
-    #[error(transparent)]
-    Token(#[from] TokenError),
+    #[error("{0}")]
+    Token(String),
     #[error("cannot start the thread for HTTP: {0}")]
     Thread(io::Error),
 }
@@ -67,7 +67,7 @@ impl HttpListener {
     ///
     /// [`HttpError`].
     pub(crate) fn open(config: &HttpAddr) -> Result<Self, HttpError> {
-        let access = Access::new(config)?;
+        let access = Access::new(config).map_err(HttpError::Token)?;
         let address = config.address;
         let listen = || {
             let listener = StdListener::bind(address)?;

@@ -150,8 +150,8 @@ fn leaders_scope(name: &str) -> Result<Scope, String> {
     Ok(scope)
 }
 
-fn failed(error: impl Error + 'static) -> Failure {
-    Failure::Failed(Box::new(error))
+fn failed(error: impl Into<Box<dyn Error>>) -> Failure {
+    Failure::Failed(error.into())
 }
 
 fn tell(message: &str) {

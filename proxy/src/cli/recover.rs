@@ -35,14 +35,6 @@ pub(super) struct RecoverArgs {
     settings: Settings,
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("nothing was changed; add --end-all-sessions to do it")]
-struct OnlyLooked;
-
-#[derive(Debug, thiserror::Error)]
-#[error("{0}; if the store is lost, --end-all-sessions creates an empty one")]
-struct NoStore(OpenError);
-
 /// Reports what to do, and does it with `--end-all-sessions`.
 pub(super) fn run(args: &RecoverArgs) -> Result<(), Failure> {
     let config = configuration(&args.settings)?;
@@ -57,7 +49,9 @@ async fn recover(config: &Config, args: &RecoverArgs) -> Result<(), Failure> {
         store::open_existing(config).await
     };
     let authority = opened.map_err(|error| match error {
-        OpenError::Missing(_) => failed(NoStore(error)),
+        OpenError::Missing(_) => failed(format!(
+            "{error}; if the store is lost, --end-all-sessions creates an empty one"
+        )),
         error => failed(error),
     })?;
     let control = config.control.expose().clone();
@@ -70,7 +64,9 @@ async fn recover(config: &Config, args: &RecoverArgs) -> Result<(), Failure> {
         return print(IN_STEP).map_err(failed);
     }
     if !args.end_all_sessions {
-        return Err(failed(OnlyLooked));
+        return Err(failed(
+            "nothing was changed; add --end-all-sessions to do it",
+        ));
     }
     let witness = config.takeover.witness;
     let performed = recovery.perform(authority.as_ref(), witness, WITHIN).await;

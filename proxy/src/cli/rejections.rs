@@ -14,7 +14,7 @@ use pgpalisade_rejection_log::line::{self, Filter, Line, Read};
 use rustix::process::Signal;
 
 use super::moment::moment;
-use super::rejection_file::{self, RejectionFileError};
+use super::rejection_file;
 use super::{Failure, failed, run_to_end};
 use crate::config::{Environment, Flags, Key, RawConfig};
 use follow::Followed;
@@ -89,7 +89,7 @@ pub(super) fn run(args: &RejectionsArgs) -> Result<(), Failure> {
         None => Followed::from_end(&path),
     };
     let followed =
-        followed.map_err(|source| failed(RejectionFileError::Read(path.clone(), source)))?;
+        followed.map_err(|source| failed(rejection_file::unread(&path, &source)))?;
     run_to_end(until_signal(move || {
         let stdout = io::stdout();
         let mut printer = Printer::new(io::BufWriter::new(&stdout), form, filter)?;
@@ -117,8 +117,8 @@ fn configured(args: &RejectionsArgs) -> Result<PathBuf, Failure> {
 
 #[derive(Debug, thiserror::Error)]
 enum PrintError {
-    #[error(transparent)]
-    File(#[from] RejectionFileError),
+    #[error("{0}")]
+    File(String),
     #[error("cannot print")]
     Output(#[from] io::Error),
 }
@@ -131,13 +131,13 @@ impl PrintError {
 }
 
 fn print(path: &Path, form: Form, filter: Filter, scope: Option<&Scope>) -> Result<(), PrintError> {
-    let mut from = rejection_file::open(path, "rejections")?;
+    let mut from = rejection_file::open(path, "rejections").map_err(PrintError::File)?;
     let stdout = io::BufWriter::new(io::stdout().lock());
     let mut printer = Printer::new(stdout, form, filter)?;
     let mut text = Vec::new();
     loop {
         let read = line::read(&mut from, &mut text);
-        match read.map_err(|source| RejectionFileError::Read(path.into(), source))? {
+        match read.map_err(|error| PrintError::File(rejection_file::unread(path, &error)))? {
             Read::End => break,
             Read::TooLong => printer.foreign += 1,
             Read::Line | Read::Torn => printer.line(&text)?,
@@ -145,11 +145,11 @@ fn print(path: &Path, form: Form, filter: Filter, scope: Option<&Scope>) -> Resu
     }
     printer.out.flush()?;
     if printer.foreign > 0 && printer.understood == 0 {
-        return Err(RejectionFileError::NoLog(path.into()).into());
+        return Err(PrintError::File(rejection_file::no_log(path)));
     }
     match scope {
         Some(scope) if !printer.has_scope => {
-            Err(RejectionFileError::NoRecord(scope.clone()).into())
+            Err(PrintError::File(rejection_file::no_record(scope)))
         }
         _ => Ok(()),
     }

@@ -11,7 +11,7 @@ use pgpalisade_rejection_log::line::Filter;
 use pgpalisade_rejection_log::report::Report;
 
 use super::moment::moment;
-use super::rejection_file::{self, RejectionFileError};
+use super::rejection_file;
 use super::text::Output;
 use super::{Failure, failed};
 
@@ -52,19 +52,17 @@ pub(super) fn run(args: &ReportArgs) -> Result<(), Failure> {
     let summary = report.summary(args.top.get());
     args.output.print(&summary, page::page)?;
     match &args.scope {
-        Some(scope) if !report.has_scope() => {
-            Err(failed(RejectionFileError::NoRecord(scope.clone())))
-        }
+        Some(scope) if !report.has_scope() => Err(failed(rejection_file::no_record(scope))),
         _ => Ok(()),
     }
 }
 
-fn read(path: &Path, report: &mut Report) -> Result<(), RejectionFileError> {
+fn read(path: &Path, report: &mut Report) -> Result<(), String> {
     let mut from = rejection_file::open(path, "report")?;
     let is_log = report.read(&mut from);
-    if is_log.map_err(|source| RejectionFileError::Read(path.into(), source))? {
+    if is_log.map_err(|error| rejection_file::unread(path, &error))? {
         Ok(())
     } else {
-        Err(RejectionFileError::NoLog(path.into()))
+        Err(rejection_file::no_log(path))
     }
 }

@@ -57,16 +57,6 @@ pub(super) struct RepairArgs {
     settings: Settings,
 }
 
-#[derive(Debug, thiserror::Error)]
-enum NotDone {
-    #[error("nothing was changed; add --yes to do it")]
-    NobodyToAsk,
-    #[error("nothing was changed")]
-    Declined,
-    #[error("{0}; stop the proxy first, and start it again afterwards")]
-    InUse(String),
-}
-
 /// The result, for machines. One line on stdout.
 #[derive(Debug, Serialize)]
 struct Record<'a> {
@@ -98,7 +88,9 @@ async fn repair(config: &Config, args: &RepairArgs) -> Result<(), Failure> {
     // A scope has its mark only in a store that is there.
     let opened = store::open_existing(config).await;
     let authority = opened.map_err(|error| match error {
-        OpenError::InUse(why) => failed(NotDone::InUse(why)),
+        OpenError::InUse(why) => failed(format!(
+            "{why}; stop the proxy first, and start it again afterwards"
+        )),
         error => failed(error),
     })?;
     let by = operator::name();
@@ -160,7 +152,7 @@ fn describe(repair: &ScopeRepair, config: &Config) -> String {
 
 fn confirm() -> Result<(), Failure> {
     if !io::stdin().is_terminal() {
-        return Err(failed(NotDone::NobodyToAsk));
+        return Err(failed("nothing was changed; add --yes to do it"));
     }
     let mut stderr = io::stderr();
     let asked = stderr.write_all(b"Continue? [y/N] ").and(stderr.flush());
@@ -169,7 +161,7 @@ fn confirm() -> Result<(), Failure> {
     io::stdin().lock().read_line(&mut answer).map_err(failed)?;
     match answer.trim() {
         "y" | "Y" | "yes" => Ok(()),
-        _ => Err(failed(NotDone::Declined)),
+        _ => Err(failed("nothing was changed")),
     }
 }
 

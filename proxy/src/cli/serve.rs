@@ -39,10 +39,6 @@ pub(super) struct ServeArgs {
     successor: bool,
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("stopped at once by a second signal")]
-struct StoppedAtOnce;
-
 pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let environment = Environment::of_this_process();
     let written = RawConfig::collect(&args.settings.0, &environment);
@@ -187,7 +183,7 @@ async fn obey(
                     // A running or finished upgrade serves this request too.
                     let _ = signalled.upgrades.try_send(());
                 }
-                _ if shutdown.is_cancelled() => return Err(failed(StoppedAtOnce)),
+                _ if shutdown.is_cancelled() => return Err(failed("stopped at once by a second signal")),
                 _ => stop(replaced),
             },
         }

@@ -35,13 +35,6 @@ pub(super) struct StatusArgs {
     settings: Settings,
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "scope \"{0}\" has no mark: no leader has declared a token in it yet, or the name is wrong; \"pgpalisade status \
-     --all\" lists the scopes"
-)]
-struct NoMark(Scope);
-
 pub(super) fn run(args: &StatusArgs) -> Result<(), Failure> {
     let config = configuration(&args.settings)?;
     let wanted = match (&args.scope, args.all) {
@@ -54,7 +47,10 @@ pub(super) fn run(args: &StatusArgs) -> Result<(), Failure> {
     args.output.print(&status, page)?;
     match wanted {
         _ if status.is_incomplete() => Err(Failure::Told),
-        ScopeFilter::One(scope) if status.scopes.is_empty() => Err(failed(NoMark(scope))),
+        ScopeFilter::One(scope) if status.scopes.is_empty() => Err(failed(format!(
+            "scope \"{scope}\" has no mark: no leader has declared a token in it yet, or the name is wrong; \
+             \"pgpalisade status --all\" lists the scopes"
+        ))),
         _ => Ok(()),
     }
 }

@@ -8,23 +8,11 @@ use hyper::header::{AUTHORIZATION, HOST};
 use subtle::ConstantTimeEq as _;
 
 use crate::config::HttpAddr;
-use pgpalisade_tls::{FileError, Secret, read_secret};
+use pgpalisade_tls::{Secret, read_secret};
 
 const TOKEN_MAX: usize = 4096;
 /// A shorter token could be guessed.
 const TOKEN_MIN: usize = 16;
-
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum TokenError {
-    /// The file cannot be read, or everybody may read it.
-    #[error("http_token_file: {0}")]
-    File(#[from] FileError),
-    #[error(
-        "http_token_file {0} must hold one line of {TOKEN_MIN} to {TOKEN_MAX} visible ASCII characters: \
-         openssl rand -hex 32"
-    )]
-    Content(PathBuf),
-}
 
 /// Without a token file and certificates, every client is admitted: the configuration ensures that such clients are on
 /// this machine.
@@ -36,7 +24,7 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    pub(crate) fn new(config: &HttpAddr) -> Result<Self, TokenError> {
+    pub(crate) fn new(config: &HttpAddr) -> Result<Self, String> {
         let token_file = config.token_file.clone();
         token_file.as_deref().map(read).transpose()?;
         let tls = config.tls.as_ref();
@@ -107,15 +95,19 @@ fn shown(fields: &HeaderMap) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token)
 }
 
-fn read(path: &Path) -> Result<Secret<String>, TokenError> {
-    let text = read_secret(path)?;
+fn read(path: &Path) -> Result<Secret<String>, String> {
+    let text = read_secret(path).map_err(|error| format!("http_token_file: {error}"))?;
     let token = text.trim_end_matches(['\r', '\n']);
     let is_sound = (TOKEN_MIN..=TOKEN_MAX).contains(&token.len())
         && token.bytes().all(|byte| byte.is_ascii_graphic());
     if is_sound {
         Ok(Secret::new(token.to_owned()))
     } else {
-        Err(TokenError::Content(path.to_owned()))
+        Err(format!(
+            "http_token_file {} must hold one line of {TOKEN_MIN} to {TOKEN_MAX} visible ASCII characters: \
+             openssl rand -hex 32",
+            path.display()
+        ))
     }
 }
 
@@ -261,7 +253,7 @@ mod tests {
         let error = |text: &str, mode: u32| {
             fs::write(&file, text).unwrap();
             fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
-            Access::new(&config(&file)).unwrap_err().to_string()
+            Access::new(&config(&file)).unwrap_err()
         };
         let token = "0123456789abcdef";
         assert!(error(token, 0o644).contains("chmod o-rwx"));

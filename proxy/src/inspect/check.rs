@@ -93,7 +93,7 @@ fn files(config: &Config) -> CheckResult {
         local::console_users(config)
             .err()
             .map(|error| error.to_string()),
-        token.err().map(|error| error.to_string()),
+        token.err(),
     ];
     let wrong: Vec<String> = wrong.into_iter().flatten().collect();
     if wrong.is_empty() {
