@@ -46,6 +46,8 @@ pub(crate) enum OpenError {
     NoCredentials(String),
     #[error("no server connection was free in time")]
     NoPlace,
+    #[error("no server connection was opened in time")]
+    NotOpened,
     #[error("a setting of this session could not be set in another server connection")]
     NotSet,
     #[error("PostgreSQL did not complete the login in time")]
@@ -81,6 +83,25 @@ impl OpenError {
             }
             _ => false,
         }
+    }
+
+    /// Whether it is news for the log: of the others, the log knows already, or the client is told at its login.
+    pub(crate) fn is_to_log(&self) -> bool {
+        match self {
+            Self::Refused(_) => !self.is_about_login(),
+            Self::Closed | Self::Unanswered | Self::Protocol(_) | Self::Io(_) => true,
+            _ => false,
+        }
+    }
+
+    /// The error with PostgreSQL's own words.
+    pub(crate) fn in_words(&self) -> String {
+        let Self::Refused(response) = self else {
+            return self.to_string();
+        };
+        let body = response.get(HEADER_LEN..).unwrap_or_default();
+        let said = backend::error_field(body, b'M').unwrap_or_default();
+        format!("{self}: {}", String::from_utf8_lossy(said))
     }
 
     /// Appends the error for a client.
@@ -128,6 +149,11 @@ impl OpenError {
                 "53300",
                 NO_PLACE,
                 "Raise backends.max, or shorten transactions.",
+            ),
+            Self::NotOpened => advice(
+                "53300",
+                "Opening one took longer than backends.wait.",
+                "Raise backends.wait.",
             ),
             Self::NotSet => advice(
                 "58000",

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pgpalisade_test_servers::held_relay::{Direction, HeldRelay};
-use pgpalisade_test_servers::machine::{Signal, pause, signal, wait_until};
+use pgpalisade_test_servers::machine::{Signal, assert_says, pause, signal, wait_until};
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::stage::Stage;
@@ -330,6 +330,39 @@ fn those_that_wait_for_a_lease_leave_connections() {
     wait_until("the next to have it", || {
         reader.rows("SHOW fencing.mark") == [["2"]]
     });
+}
+
+/// Not that all of backends.max are in use.
+#[test]
+fn who_waits_in_vain_is_told_what_postgresql_said() {
+    let max = [("--backends-max", "4"), ("--backends-leaders", "0")];
+    let stage = with(&[&max[..], &[("--backends-wait", "2s")]].concat());
+    stage
+        .postgres
+        .sql("CREATE ROLE narrow LOGIN CONNECTION LIMIT 1");
+    let [mut one, mut other] = [(); 2].map(|()| stage.user("narrow"));
+    one.ok("BEGIN; SELECT 1");
+    // The second wait may begin and end within a pause between two attempts.
+    for _ in 0..2 {
+        let answer = other.fails("SELECT 1", "53300");
+        assert_says(&pretty(&answer), "too many connections for role");
+    }
+    let output = stage.proxy.output();
+    let lines = output.matches("cannot open a server connection").count();
+    assert_eq!(lines, 1, "{output}");
+    one.ok("COMMIT");
+    other.ok("SELECT 1");
+}
+
+#[test]
+fn who_does_not_wait_for_an_opening_is_told_so() {
+    let stage = with(&[("--backends-wait", "0s")]);
+    let mut wire = Wire::connect(&stage.proxy.endpoint());
+    let slow = [("options", "-c post_auth_delay=2")];
+    wire.startup(PROTOCOL_3_0, &trusted(&slow));
+    let answer = wire.until_closed();
+    assert_eq!(errors(&answer), ["53300"], "{}", pretty(&answer));
+    assert_says(&pretty(&answer), "Opening one took longer");
 }
 
 /// Nobody else can use them, and the next process may need them.

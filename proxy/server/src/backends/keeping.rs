@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use pgpalisade_pool::BackendId;
 use pgpalisade_session::Identity;
+use pgpalisade_wire::startup;
 use tokio::sync::mpsc;
 
 use super::open::open;
@@ -59,6 +60,7 @@ impl Worker {
                 }
                 backends.are_wanted_back.set(pool.wants_back(now));
             });
+            backends.failures.borrow_mut().tidy();
             self.tally.sizes(&backends.sizes());
         }
     }
@@ -68,12 +70,13 @@ impl Worker {
             return;
         };
         let opened = open(&self, login).await;
-        if !backends.opening.borrow_mut().remove(&id) {
+        if backends.opening.borrow_mut().remove(&id).is_none() {
             return;
         }
         match opened {
             Ok(mut backend) => {
                 self.tally.opening(Outcome::Done);
+                backends.failures.borrow_mut().forget(login);
                 let shown = Opened {
                     pid: backend.half.identity().pid(),
                     at: SystemTime::now(),
@@ -86,6 +89,12 @@ impl Worker {
             }
             Err(error) => {
                 self.tally.opening(Outcome::Failed);
+                let is_new = backends.failures.borrow_mut().note(login, &error);
+                if is_new && error.is_to_log() {
+                    let user = String::from_utf8_lossy(startup::user(&login.packet));
+                    let error = error.in_words();
+                    tracing::warn!(%user, error, "cannot open a server connection");
+                }
                 *backends.failed.borrow_mut() = Some(error);
                 // Those that waited for it are told now.
                 backends.ended(&self, id);

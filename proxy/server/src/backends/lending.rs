@@ -94,7 +94,7 @@ impl Backends {
                 }
             }
             Order::Open { backend, login } => {
-                self.opening.borrow_mut().insert(backend);
+                self.opening.borrow_mut().insert(backend, login.clone());
                 let worker = Rc::clone(worker);
                 tokio::task::spawn_local(async move { worker.opens(backend, &login).await });
             }
@@ -112,7 +112,7 @@ impl Backends {
             Order::Refuse(client, refusal) => {
                 let waiter = self.waiting.borrow_mut().remove(&client);
                 let why = match refusal {
-                    Refusal::Timeout => why_no_place(worker),
+                    Refusal::Timeout => OpenError::NoPlace,
                     Refusal::OpenFailed => {
                         let failed = self.failed.borrow().clone();
                         failed.unwrap_or(OpenError::Closed)
@@ -127,12 +127,19 @@ impl Backends {
 }
 
 /// Why a wait has ended. Without a primary, no connection is opened meanwhile.
-fn why_no_place(worker: &Worker) -> OpenError {
+fn why_no_place(worker: &Worker, backends: &Backends, login: &SharedLogin) -> OpenError {
     let takeover = &worker.shared.takeover;
-    match takeover.primary() {
-        Some(_) => OpenError::NoPlace,
-        None => OpenError::NoPrimary(takeover.why_no_primary()),
+    if takeover.primary().is_none() {
+        return OpenError::NoPrimary(takeover.why_no_primary());
     }
+    if let Some(error) = backends.failures.borrow().last(login) {
+        return error;
+    }
+    let opening = backends.opening.borrow();
+    if opening.values().any(|opening| opening == login) {
+        return OpenError::NotOpened;
+    }
+    OpenError::NoPlace
 }
 
 /// A client's place in the pool, up to its end.
@@ -387,6 +394,7 @@ async fn borrow(
         let answer = Box::pin(waiting).await;
         worker.tally.waited(since.elapsed());
         match answer {
+            Some(Err(OpenError::NoPlace)) => break Err(why_no_place(worker, backends, login)),
             Some(answer) => break answer,
             None => leave(worker, client),
         }

@@ -1,7 +1,7 @@
 //! A worker's pool of server connections: its state. `backends/lending.rs` carries out what it decides.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,6 +17,9 @@ use super::view::Opened;
 use super::{BackendLimits, Reset, SharedLogin};
 use crate::open_error::OpenError;
 use crate::upstream::ServerSide;
+
+/// Longer than the pool pauses between two openings for a login.
+const REMEMBERED_FOR: Duration = Duration::from_secs(10);
 
 /// Tokens in canonical form.
 pub(crate) type Tokens = Arc<str>;
@@ -50,12 +53,44 @@ pub(crate) struct Backends {
     pub(crate) idle: RefCell<BTreeMap<BackendId, Box<Backend>>>,
     pub(crate) waiting: RefCell<BTreeMap<ClientId, oneshot::Sender<Answer>>>,
     /// Connections that are being opened and still wanted.
-    pub(crate) opening: RefCell<HashSet<BackendId>>,
+    pub(crate) opening: RefCell<BTreeMap<BackendId, SharedLogin>>,
     /// Error of the opening that has just failed.
     pub(crate) failed: RefCell<Option<OpenError>>,
+    pub(crate) failures: RefCell<Failures>,
     /// Connections that are open, for people.
     pub(crate) opened: RefCell<HashMap<BackendId, Opened>>,
     pub(crate) censuses: Option<Censuses>,
+}
+
+/// Why the last opening for a login failed, until one succeeds or none has failed for a while.
+#[derive(Default)]
+pub(crate) struct Failures(BTreeMap<SharedLogin, (Instant, OpenError)>);
+
+impl Failures {
+    /// Notes an error. Returns whether it differs from the last one.
+    pub(crate) fn note(&mut self, login: &SharedLogin, error: &OpenError) -> bool {
+        let last = self
+            .0
+            .insert(login.clone(), (Instant::now(), error.clone()));
+        last.is_none_or(|(_, last)| last.in_words() != error.in_words())
+    }
+
+    pub(crate) fn forget(&mut self, login: &SharedLogin) {
+        self.0.remove(login);
+    }
+
+    pub(crate) fn last(&self, login: &SharedLogin) -> Option<OpenError> {
+        self.0.get(login).map(|(_, error)| error.clone())
+    }
+
+    /// Forgets what is old, or of a login that nobody else knows any more: it keeps no credentials.
+    pub(crate) fn tidy(&mut self) {
+        self.0.retain(|login, (at, _)| {
+            let credentials = login.credentials.as_ref();
+            let is_known = credentials.is_none_or(|known| Arc::strong_count(known) > 1);
+            is_known && at.elapsed() < REMEMBERED_FOR
+        });
+    }
 }
 
 impl Backends {
@@ -80,6 +115,7 @@ impl Backends {
             waiting: RefCell::default(),
             opening: RefCell::default(),
             failed: RefCell::default(),
+            failures: RefCell::default(),
             opened: RefCell::default(),
             censuses,
         }
