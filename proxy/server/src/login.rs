@@ -134,11 +134,11 @@ async fn begin(
     let shown = Publisher::new(Arc::clone(listed));
     let client = ClientSide::new(worker, login.label, shown, client, login.client_bytes);
     let (wanted, limit) = (login.wanted.as_ref(), worker.shared.limits.login_timeout);
+    let rest = || limit.saturating_sub(begun.elapsed());
     let relay = match login.service {
         Service::Own(session, established, ready) => {
             let relay = Box::new(Relay::new(client, session, established));
-            let within = limit.saturating_sub(begun.elapsed());
-            Box::pin(begin_with(relay, wanted, &ready, within)).await?
+            Box::pin(begin_with(relay, wanted, &ready, rest())).await?
         }
         Service::Shared(half, seat) => {
             let mut ready = BytesMut::new();
@@ -150,8 +150,8 @@ async fn begin(
                 return Some(Served::Parked(parked));
             };
             let lent = async move {
-                let relay = parked.lend(declared).await?;
-                begin_with(relay, wanted, &ready, limit).await
+                let relay = parked.lend(declared, rest()).await?;
+                begin_with(relay, wanted, &ready, rest()).await
             };
             Box::pin(lent).await?
         }

@@ -20,7 +20,7 @@ const TEMPORARY: [&[u8]; 2] = [b"53", b"57"];
 
 const NO_CREDENTIALS: &str = "Use auth = \"scram\" or auth = \"password\", or pool = \"session\".";
 
-const NO_PLACE: &str = "All connections of backends.max were in use during backends.wait.";
+const NO_PLACE: &str = "All connections of backends.max were in use.";
 
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum OpenError {

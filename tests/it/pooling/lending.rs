@@ -354,6 +354,25 @@ fn who_waits_in_vain_is_told_what_postgresql_said() {
     other.ok("SELECT 1");
 }
 
+/// The declaration has the rest of the time, not all of it again.
+#[test]
+fn a_login_with_a_token_takes_no_longer_than_others() {
+    let stage = with(&[("--login-timeout", "3s"), ("--takeover-timeout", "30s")]);
+    let mut old = stage.leader("1");
+    let process = backend(&mut old).parse().unwrap();
+    // The takeover does not end.
+    signal(process, Signal::STOP);
+    let begun = Instant::now();
+    let mut wire = Wire::connect(&stage.proxy.endpoint());
+    let slow = [("options", "-c post_auth_delay=2"), ("fencing.token", "2")];
+    wire.startup(PROTOCOL_3_0, &trusted(&slow));
+    let answer = wire.until_closed();
+    let took = begun.elapsed();
+    signal(process, Signal::CONT);
+    assert_eq!(errors(&answer), ["57014"], "{}", pretty(&answer));
+    assert!(took < Duration::from_millis(4500), "{took:?}");
+}
+
 #[test]
 fn who_does_not_wait_for_an_opening_is_told_so() {
     let stage = with(&[("--backends-wait", "0s")]);

@@ -4,6 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use pgpalisade_policies::Leftover;
@@ -183,12 +184,19 @@ impl Parked {
     }
 
     /// Gets a server connection for the tokens of the startup packet, or ends the client.
-    pub(crate) async fn lend(mut self, declared: &TokenRequest) -> Option<Box<Relay>> {
+    pub(crate) async fn lend(
+        mut self,
+        declared: &TokenRequest,
+        within: Duration,
+    ) -> Option<Box<Relay>> {
         let tokens = self.half.wants_for(declared.value()).map(Into::into);
-        let end = match self.lend_or_end(tokens).await {
-            Ok(Ok(borrowed)) => return Some(self.bind(borrowed)),
-            Ok(Err(error)) => End::NotLent(Box::new(error)),
-            Err(end) => end,
+        let timers = self.client.worker.shared.timers.clone();
+        let lent = timers.timeout(within, self.lend_or_end(tokens)).await;
+        let end = match lent {
+            Ok(Ok(Ok(borrowed))) => return Some(self.bind(borrowed)),
+            Ok(Ok(Err(error))) => End::NotLent(Box::new(error)),
+            Ok(Err(end)) => end,
+            Err(_) => End::NotLent(Box::new(OpenError::NoPlace)),
         };
         self.close(end).await;
         None
