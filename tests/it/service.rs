@@ -16,6 +16,7 @@ use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
 use pgpalisade_test_servers::proxy::{Options, Proxy, binary};
 use pgpalisade_test_servers::stage::Stage;
+use pgpalisade_test_servers::wire::{Batch, Wire, errors};
 use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tempfile::TempDir;
@@ -140,6 +141,39 @@ fn a_second_signal_ends_it_at_once() {
         "{output}"
     );
     assert!(!output.contains("panicked"), "{output}");
+}
+
+/// A closed socket alone would look like a transaction that was rolled back.
+#[test]
+fn who_outlasts_the_grace_is_told_why() {
+    for pool in ["session", "transaction"] {
+        let flags = [("--pool", pool), ("--shutdown-grace", "1s")];
+        let stage = Stage::with_flags("CREATE TABLE jobs (id int)", &flags);
+        let mut leader = stage.leader("34");
+        let [mut open, mut begun] = [(); 2].map(|()| stage.plain());
+        leader.ok("BEGIN");
+        leader.ok("INSERT INTO jobs VALUES (1)");
+        open.ok("BEGIN; SELECT 1");
+        begun.ok("BEGIN");
+        let postgres = &stage.postgres;
+        postgres.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
+        postgres.sql("SELECT pg_reload_conf()");
+        wait_until("nobody to be waited for", || {
+            postgres.value("SHOW synchronous_standby_names") == "nobody"
+        });
+        leader.send(&Batch::new().query("COMMIT"));
+        wait_until("COMMIT to wait for nobody", || {
+            let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+            postgres.value(waiting) == "1"
+        });
+        signal(stage.proxy.pid(), Signal::TERM);
+        let said = |client: &mut Wire| errors(&client.until_closed());
+        assert_eq!(said(&mut leader), ["08007"], "{pool}");
+        for client in [&mut open, &mut begun] {
+            assert_eq!(said(client), ["57P01"], "{pool}");
+        }
+        wait_until("its end", || stage.proxy.output().contains("\"stopped\""));
+    }
 }
 
 /// After an upgrade systemd supervises the new process. It feeds the watchdog, though the environment names the

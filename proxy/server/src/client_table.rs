@@ -112,6 +112,13 @@ impl ClientTable {
         self.entries.len()
     }
 
+    /// Ends all connections.
+    pub(crate) fn end_all(&self, cause: Cause) {
+        for entry in self.all() {
+            entry.end.order(cause);
+        }
+    }
+
     /// Ends a connection. Returns whether it exists.
     pub fn kill(&self, id: u64) -> bool {
         // A separate look-up, to release its lock at once.

@@ -51,6 +51,9 @@ pub(crate) enum Cause {
     /// This proxy leads now, and the connection has no token.
     #[error("this proxy leads now, and a new connection gets the token")]
     LeadGained,
+    /// Its transaction has outlasted the time that a stop leaves it.
+    #[error("pgpalisade is shutting down")]
+    ShuttingDown,
 }
 
 impl Cause {
@@ -71,7 +74,9 @@ impl Cause {
                 "Drop all that was decided under this token. A new connection gets a new token once this proxy leads \
                  again.",
             ),
-            Self::Killed | Self::LeaseLost | Self::LeadGained => ("57P01", "", "Connect again."),
+            Self::Killed | Self::LeaseLost | Self::LeadGained | Self::ShuttingDown => {
+                ("57P01", "", "Connect again.")
+            }
         }
     }
 }

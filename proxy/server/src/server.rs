@@ -16,6 +16,7 @@ use crate::accounts::Logins;
 use crate::certificates::Certificates;
 use crate::classification::Classification;
 use crate::client_table::ClientTable;
+use crate::forced_end::Cause;
 use crate::leadership::{Grant, Leaderships};
 use crate::listener::Listener;
 use crate::metrics::Metrics;
@@ -29,6 +30,9 @@ use crate::worker_thread::WorkerHandle;
 
 /// Time for a first transaction of clients that connected just before the handover.
 const FIRST_TRANSACTION: Duration = Duration::from_secs(1);
+
+/// Time for the last words to clients whose transactions have outlasted the grace.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 pub const SETTLE_WITHIN: Duration = Duration::from_secs(5);
 
@@ -147,8 +151,16 @@ impl Server {
             }
         };
         tokio::pin!(all_ended);
-        if tokio::time::timeout(grace, &mut all_ended).await.is_err() {
-            tracing::warn!("some transactions did not end in time: ending their sessions");
+        if tokio::time::timeout(grace, &mut all_ended).await.is_ok() {
+            return;
+        }
+        tracing::warn!("some transactions did not end in time: ending their sessions");
+        // First told why: a client whose COMMIT is in flight must not take a closed socket for a rollback.
+        self.shared.connected.end_all(Cause::ShuttingDown);
+        if tokio::time::timeout(LAST_WORDS, &mut all_ended)
+            .await
+            .is_err()
+        {
             ending.abort.cancel();
             all_ended.await;
         }

@@ -76,7 +76,7 @@ impl End {
                 Ending::Deposed => "deposed_primary",
                 Ending::ByServer => "ended_by_server",
             },
-            Self::Shutdown => "shutdown",
+            Self::Shutdown | Self::Forced(Cause::ShuttingDown) => "shutdown",
             Self::Forced(Cause::Killed) => "killed",
             Self::Forced(Cause::LeaseLost) => "lease_lost",
             Self::Forced(Cause::TermEnded(_)) => "leadership_lost",
