@@ -120,6 +120,12 @@ impl Relay {
         if let Some(wanted) = wanted
             && !self.session.start_with(wanted)
         {
+            if self.client.worker.gate.is_shut() {
+                let worker = Rc::clone(&self.client.worker);
+                self.while_the_client_stays(worker.gate.is_open()).await?;
+            }
+            // Before the worker can obey PAUSE, which waits for the declaration, as for one by SET.
+            self.client.shown.entry().set_state(ClientState::Active);
             if let Met::Refused(rejection) = self.obtain(wanted, None).await? {
                 self.session.record_refused_login(&rejection);
                 self.put_output();

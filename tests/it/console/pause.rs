@@ -3,7 +3,8 @@
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use pgpalisade_test_servers::machine::wait_until;
+use pgpalisade_test_servers::machine::{Signal, signal, wait_until};
+use pgpalisade_test_servers::stage::leader;
 use pgpalisade_test_servers::wire::{Batch, Message, TRUSTED, Wire, pretty, tags};
 
 use super::{Scene, on_a_socket};
@@ -225,6 +226,37 @@ fn a_client_that_shares_connections_ends_its_transaction() {
     scene.operator().ok("RESUME");
     idle.until_ready();
     assert_eq!(tags(&later.until_ready()), "C ZT");
+}
+
+/// As one by SET: it ends sessions.
+#[test]
+fn a_declaration_at_login_is_waited_for() {
+    for pool in ["session", "transaction"] {
+        let scene = Scene::with(on_a_socket, |options| {
+            options.flags(&[("--pool", pool), ("--takeover-timeout", "30s")])
+        });
+        let mut old = scene.stage.leader("1");
+        let process = old.rows("SELECT pg_backend_pid()")[0][0].parse().unwrap();
+        // It cannot be ended.
+        signal(process, Signal::STOP);
+        let endpoint = scene.stage.proxy.endpoint();
+        let login = thread::spawn(move || drop(leader(&endpoint, "2")));
+        wait_until("the mark", || scene.show("SCOPES")[0]["mark"] == "2");
+        let answer = pause(&scene);
+        thread::sleep(SILENCE);
+        let is_paused = answer.is_finished();
+        signal(process, Signal::CONT);
+        assert!(!is_paused, "{pool}: a declaration is under way");
+        assert_done(answer);
+        login.join().unwrap();
+        // The next one waits.
+        let endpoint = scene.stage.proxy.endpoint();
+        let next = thread::spawn(move || drop(leader(&endpoint, "3")));
+        thread::sleep(SILENCE);
+        assert!(!next.is_finished(), "{pool}");
+        scene.operator().ok("RESUME");
+        next.join().unwrap();
+    }
 }
 
 /// Nor does the wait of such a client end, or its connection.
