@@ -18,6 +18,18 @@ const RESET: [(&str, Reset); 2] = [("always", Reset::Always), ("auto", Reset::Au
 /// More than PostgreSQL takes: its `MAX_BACKENDS`.
 const BACKENDS_MAX: usize = 262_143;
 
+/// Keys that mean nothing unless clients share server connections: no rule and no listener lets them.
+const KEYS: [Key; 8] = [
+    Key::BackendsMax,
+    Key::BackendsLeaders,
+    Key::BackendsWait,
+    Key::BackendsIdle,
+    Key::BackendsLifetime,
+    Key::BackendsPinned,
+    Key::BackendsSessions,
+    Key::BackendsReset,
+];
+
 pub(super) fn read(values: &mut Values<'_>) -> Option<Pool> {
     let lending = values.choice(Key::Pool, &LENDING)?;
     let hours = |hours: u64| minutes(60 * hours);
@@ -31,6 +43,16 @@ pub(super) fn read(values: &mut Values<'_>) -> Option<Pool> {
         sessions: values.count(Key::BackendsSessions, 0..=BACKENDS_MAX)?,
         reset: values.choice(Key::BackendsReset, &RESET)?,
     };
+    if lending == PoolMode::Session
+        && let Some(key) = KEYS.into_iter().find(|key| values.is_set(*key))
+    {
+        values.refuse(format!(
+            "{} is set, but pool is \"session\", and clients share no server connections: write pool = \
+             \"transaction\", or remove the keys of [backends]",
+            key.spec().name
+        ));
+        return None;
+    }
     if limits.leaders >= limits.max.get() {
         let (leaders, max) = (limits.leaders, limits.max);
         values.refuse(format!(

@@ -108,6 +108,7 @@ mod tests {
         let modes = [
             (Key::Auth, vec!["scram".to_owned()]),
             (Key::TlsMode, vec!["require".to_owned()]),
+            (Key::Pool, vec!["transaction".to_owned()]),
         ];
         let nothing = || Environment::from_pairs(std::iter::empty());
         let checked = |file: &Path, values| {

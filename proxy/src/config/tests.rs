@@ -272,8 +272,15 @@ fn shared_server_connections() {
             "backends.lifetime: \"1s\": write a time from 1min to 168h",
         ),
     ] {
-        let got = errors(&format!("{MINIMAL}[backends]\n{more}\n"), &[], &[]);
+        let text = format!("{MINIMAL}pool = \"transaction\"\n[backends]\n{more}\n");
+        let got = errors(&text, &[], &[]);
         assert!(got.len() == 1 && got[0].contains(part), "{got:?}");
+    }
+    for line in given.lines() {
+        let key = line.split(' ').next().unwrap();
+        let got = errors(&format!("{MINIMAL}[backends]\n{line}\n"), &[], &[]);
+        let says = format!("backends.{key} is set, but pool is \"session\"");
+        assert!(got.len() == 1 && got[0].contains(&says), "{got:?}");
     }
 }
 
