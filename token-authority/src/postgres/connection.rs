@@ -204,9 +204,17 @@ pub(super) async fn within<T>(
     timeout(bound, answer).await.map_err(silence)?
 }
 
+/// Near a wraparound the server warns of each new transaction id, and still writes. Its words are translated, the names
+/// of its functions are not.
+const WRAPAROUND_IS_NEAR: [&str; 2] = ["GetNewTransactionId", "GetNewMultiXactId"];
+
+/// Whether a notice may be about the commit. What is not known to be about something else counts.
 fn is_warning(notice: &DbError) -> bool {
     use tokio_postgres::error::Severity;
-    notice.parsed_severity() == Some(Severity::Warning)
+    let is_about_ids = notice
+        .routine()
+        .is_some_and(|function| WRAPAROUND_IS_NEAR.contains(&function));
+    notice.parsed_severity() == Some(Severity::Warning) && !is_about_ids
 }
 
 /// Settings that every step relies on.

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use crate::machine::{self, PATIENCE, Signal};
 use crate::stage::{CLUSTER, Server, backend, connect, declare, impatient, options, scope, token};
 use pgpalisade_test_servers::held_relay::{Direction, HeldRelay};
-use pgpalisade_test_servers::postgres::Auth;
+use pgpalisade_test_servers::postgres::{Auth, bin, unprivileged};
 
 async fn healed(store: &Postgres, name: &str, value: u64, pid: i32) -> Declared {
     let end = Instant::now() + PATIENCE;
@@ -105,6 +105,39 @@ async fn a_crash_loses_nothing_that_was_answered() {
             .any(|(s, r)| *s == scope(&name) && r.backend == backend(pid));
         assert!(there, "session {pid} in {name} was answered and is lost");
     }
+}
+
+/// The server warns of each new transaction, and writes all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_near_a_wraparound_serves() {
+    let mut server = Server::start();
+    let store = connect(&server).await;
+    store.enrol(CLUSTER).await.unwrap();
+    // Otherwise autovacuum would soon end it.
+    server.sql("BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'old'");
+    server.crash_by(Signal::INT);
+    // 2^31 transactions are too many. The server warns of the last 40 million, and refuses the last 3.
+    let segment = 2030_u32;
+    let status = server.data().join(format!("pg_xact/{segment:04X}"));
+    let mut zeros = unprivileged("truncate");
+    zeros.args(["--size", "256K"]).arg(status);
+    let mut reset = unprivileged(bin("pg_resetwal"));
+    let next = (segment << 20).to_string();
+    reset.args(["-x", &next]).arg(server.data());
+    for command in [&mut zeros, &mut reset] {
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+    server.start_again(&[]);
+    healed(&store, "s", 1, 1).await;
+    for value in 2..5 {
+        let declared = declare(&store, "s", value, 1).await.unwrap();
+        assert!(
+            matches!(declared, Declared::Accepted { .. }),
+            "{declared:?}"
+        );
+    }
+    assert!(server.log().contains("must be vacuumed within"));
 }
 
 /// A connection is reopened and its row deleted, but the answer is lost. No step was lost.
