@@ -1,15 +1,16 @@
 //! Members that hang, die or are cut off: declarations continue, or fail within a bound, and nothing is lost.
 
 use std::net::TcpListener;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pgpalisade_authority::etcd::{ElectionCandidate, Options};
 use pgpalisade_authority::{
-    Authority, AuthorityError, Declared, Drained, Etcd, Mark, TakeoverEnd, TakeoverRecord,
+    Authority, AuthorityError, Declared, Drained, Etcd, LeaseId, LeaseStep, Leased, Mark,
+    TakeoverEnd, TakeoverRecord,
 };
 use pgpalisade_test_servers::etcd;
 use pgpalisade_test_servers::held_relay::{Direction, HeldRelay};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::stage::{CLUSTER, backend, connect, connect_to, declare, lower, scope, timed, token};
 
@@ -47,6 +48,57 @@ async fn a_leader_that_hangs_or_dies() {
     goes_on("it is back", &store, 6).await;
     let marks = store.marks().await.expect("marks answers");
     assert_eq!(marks[0].1.token, token(6));
+}
+
+/// The lease may be acquired after the call was dropped.
+#[tokio::test]
+async fn a_call_that_is_dropped_leaves_no_lease() {
+    let etcd = etcd::Etcd::start(1);
+    let store = connect(&etcd).await;
+    let acquire = LeaseStep::Acquire(Duration::from_secs(60));
+    let mut dropped = 0;
+    for moment in 0..60 {
+        let s = scope(&format!("dropped-{moment}"));
+        let call = store.lease(&s, LeaseId::random(), acquire);
+        if timeout(Duration::from_micros(100 * moment), call)
+            .await
+            .is_ok()
+        {
+            continue;
+        }
+        dropped += 1;
+        let begun = Instant::now();
+        let next = LeaseId::random();
+        while store.lease(&s, next, acquire).await.expect("lease answers") != Leased::Held {
+            assert!(begun.elapsed() < BOUND, "nobody holds it, after {moment}");
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+    assert!(dropped > 10, "only {dropped} calls were dropped");
+}
+
+/// The same holder asks again, before the first lease is revoked.
+#[tokio::test]
+async fn who_asks_again_after_a_dropped_call_keeps_the_lease() {
+    let etcd = etcd::Etcd::start(1);
+    let store = connect(&etcd).await;
+    let acquire = LeaseStep::Acquire(Duration::from_secs(60));
+    for moment in 0..60 {
+        let (s, holder) = (scope(&format!("again-{moment}")), LeaseId::random());
+        let call = store.lease(&s, holder, acquire);
+        let _perhaps = timeout(Duration::from_micros(100 * moment), call).await;
+        while store
+            .lease(&s, holder, acquire)
+            .await
+            .expect("lease answers")
+            != Leased::Held
+        {
+            sleep(Duration::from_millis(1)).await;
+        }
+        sleep(Duration::from_millis(20)).await;
+        let renewed = store.lease(&s, holder, LeaseStep::Renew(BOUND)).await;
+        assert_eq!(renewed.expect("lease answers"), Leased::Held, "{moment}");
+    }
 }
 
 #[tokio::test]

@@ -1,18 +1,25 @@
 //! Leases: a key of the scope, tied to a lease of etcd, which counts its time by a monotonic clock.
 //! <https://etcd.io/docs/v3.5/learning/api/#lease-api>
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Compare, CompareOp, Error, GetOptions, KeyValue, PutOptions, TxnOp};
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep};
 
-use super::fault::EtcdFault;
+use super::fault::{EtcdFault, FaultKind};
 use super::members::Members;
 use super::store::{EtcdStore, found};
 use crate::{Answer, LeaseId, LeaseStep, Leased, Scope};
 
+/// Pause between two attempts to revoke a lease that nobody holds.
+const RETRY: Duration = Duration::from_millis(500);
+
 impl EtcdStore {
     pub(super) async fn lease(
-        &self,
+        self: &Arc<Self>,
         scope: &Scope,
         holder: LeaseId,
         step: LeaseStep,
@@ -27,6 +34,11 @@ impl EtcdStore {
                 revoke(&self.members, kv.lease()).await?;
                 Ok(Leased::NotHeld)
             }
+            // The caller has given up the step, and asks again. Renewed, it would soon be revoked all the same.
+            (Some(kv), LeaseStep::Acquire(time)) if own(kv) && self.abandoned.has(kv.lease()) => {
+                let _revoked_already = revoke(&self.members, kv.lease()).await;
+                self.acquire(key, 0, holder, time).await
+            }
             (Some(kv), _) if own(kv) => Ok(keep_alive(&self.members, kv.lease()).await?),
             // A key without a lease is not ours.
             (found, LeaseStep::Acquire(time)) if found.is_none_or(|kv| kv.lease() == 0) => {
@@ -38,13 +50,18 @@ impl EtcdStore {
     }
 
     async fn acquire(
-        &self,
+        self: &Arc<Self>,
         key: Vec<u8>,
         revision: i64,
         holder: LeaseId,
         time: Duration,
     ) -> Answer<Leased> {
         let lease = grant(&self.members, time).await?;
+        let unclaimed = Unclaimed {
+            store: self,
+            lease,
+            time,
+        };
         let unchanged = Compare::mod_revision(key.clone(), CompareOp::Equal, revision);
         let held = PutOptions::new().with_lease(lease);
         let put = TxnOp::put(key.clone(), holder.to_string(), Some(held));
@@ -53,10 +70,51 @@ impl EtcdStore {
         // An answer may have been lost, and the step taken twice.
         let is_own = |kv: &KeyValue| kv.lease() == lease;
         if stepped.taken || found(stepped.answers.first()).is_some_and(is_own) {
+            unclaimed.keep();
             return Ok(Leased::Held);
         }
-        revoke(&self.members, lease).await?;
         Ok(Leased::NotHeld)
+    }
+}
+
+/// A lease that nobody holds yet. Unless somebody does, it is revoked, also if the caller gives up: the step that ties
+/// the key to it may be taken later.
+struct Unclaimed<'a> {
+    store: &'a Arc<EtcdStore>,
+    lease: i64,
+    time: Duration,
+}
+
+impl Unclaimed<'_> {
+    fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Unclaimed<'_> {
+    fn drop(&mut self) {
+        let (store, lease) = (Arc::clone(self.store), self.lease);
+        let ends = Instant::now() + self.time;
+        store.abandoned.0.lock().insert(lease);
+        self.store.members.spawn(async move {
+            while let Err(fault) = revoke(&store.members, lease).await
+                && fault.kind == FaultKind::Unavailable
+                && Instant::now() < ends
+            {
+                sleep(RETRY).await;
+            }
+            store.abandoned.0.lock().remove(&lease);
+        });
+    }
+}
+
+/// Leases that are being revoked.
+#[derive(Debug, Default)]
+pub(super) struct Abandoned(Mutex<BTreeSet<i64>>);
+
+impl Abandoned {
+    fn has(&self, lease: i64) -> bool {
+        self.0.lock().contains(&lease)
     }
 }
 

@@ -66,6 +66,11 @@ impl Members {
         }
     }
 
+    /// Spawns on the runtime of the connections.
+    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        drop(self.runtime.spawn(work));
+    }
+
     /// Runs a transaction; twice, if an answer is lost.
     pub(super) async fn txn(&self, txn: &Txn) -> Result<TxnResponse, EtcdFault> {
         let ask = |client: Client| async move { client.kv_client().txn(txn.clone()).await };

@@ -9,6 +9,7 @@ use super::connect::client_options;
 use super::fault::{EtcdFault, FaultKind, MAKE_ROOM};
 use super::history::History;
 use super::keys::{self, FORMAT, Keys, NotOurs};
+use super::lease::Abandoned;
 use super::marks::Marks;
 use super::members::Members;
 use super::options::Options;
@@ -39,6 +40,7 @@ pub(super) async fn open(
         history: History::default(),
         marks: Marks::default(),
         watchers: Watchers::default(),
+        abandoned: Abandoned::default(),
     };
     let identifying = store.identify(missing, &options.prefix);
     let revision = timeout(CONNECT_TIMEOUT, identifying).await;

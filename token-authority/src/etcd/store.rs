@@ -8,6 +8,7 @@ use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpRes
 use super::fault::{Ended, EtcdFault, FaultKind};
 use super::history::History;
 use super::keys::{self, Keys, NotOurs, Range};
+use super::lease::Abandoned;
 use super::marks::{Known, Marks};
 use super::members::Members;
 use crate::watchers::Watchers;
@@ -29,6 +30,7 @@ pub(super) struct EtcdStore {
     pub(super) history: History,
     pub(super) marks: Marks,
     pub(super) watchers: Watchers,
+    pub(super) abandoned: Abandoned,
 }
 
 #[derive(Debug)]
