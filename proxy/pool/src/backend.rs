@@ -21,7 +21,9 @@ pub(crate) enum State<T> {
     },
     Lent(Lend<T>),
     Resetting,
-    Closing,
+    Closing {
+        since: Duration,
+    },
 }
 
 pub(crate) struct Lend<T> {
@@ -73,6 +75,13 @@ impl<L, T> Backend<L, T> {
     /// Whether it opens for a login that PostgreSQL is to decide on.
     pub(crate) const fn is_undecided(&self) -> bool {
         matches!((&self.access, &self.state), (Access::New, State::Opening))
+    }
+
+    pub(crate) const fn closing_since(&self) -> Option<Duration> {
+        match self.state {
+            State::Closing { since } => Some(since),
+            _ => None,
+        }
     }
 
     pub(crate) const fn idle_since(&self) -> Option<Duration> {

@@ -229,7 +229,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
             Residue::Perhaps => Some(lend.client),
         };
         if is_over || lend.is_leaving {
-            self.close(id);
+            self.close(now, id);
         } else {
             backend.access = access;
             self.enter(id, State::Idle { since: now, owner });
@@ -302,7 +302,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         if backend.is_pinned() {
             self.budget.unpin();
         }
-        self.closing -= usize::from(matches!(backend.state, State::Closing));
+        self.closing -= usize::from(backend.closing_since().is_some());
         self.idle -= usize::from(backend.idle_since().is_some());
         self.undecided -= usize::from(backend.is_undecided());
         let login = self.logins.entry(backend.login).or_default();

@@ -74,7 +74,7 @@ impl<T: Clone + Ord> Login<T> {
             State::Idle { .. } => self.line(access).idle.push(id),
             State::Lent(lend) => self.line(&lend.wanted).lent += 1,
             State::Resetting => self.line(access).resetting += 1,
-            State::Closing => {}
+            State::Closing { .. } => {}
         }
     }
 
@@ -84,7 +84,7 @@ impl<T: Clone + Ord> Login<T> {
             State::Idle { .. } => self.line(access).idle.retain(|other| *other != id),
             State::Lent(lend) => self.line(&lend.wanted).lent -= 1,
             State::Resetting => self.line(access).resetting -= 1,
-            State::Closing => {}
+            State::Closing { .. } => {}
         }
     }
 

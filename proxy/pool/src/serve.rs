@@ -6,6 +6,9 @@ use crate::backend::{Backend, Lend, State};
 use crate::login::{Line, Login, Waiter};
 use crate::{Access, BackendId, Budget, ClientId, Order, Pool, Residue};
 
+/// Time in which a server process ends that does not hang.
+const CLOSES_WITHIN: Duration = Duration::from_millis(200);
+
 /// Next step for a waiter.
 enum Step {
     Lend(BackendId),
@@ -40,7 +43,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
                 }
                 Step::Open if self.budget.take() => self.open(login, &access),
                 Step::Open => places = Places::None,
-                Step::MakeRoom(id) => self.close(id),
+                Step::MakeRoom(id) => self.close(now, id),
             }
         }
         if places == Places::Maybe {
@@ -95,7 +98,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
             return Some(Step::Open);
         }
         // One at a time makes room: whatever closes may be enough.
-        if self.closing > 0 || self.idle == 0 {
+        if self.idle == 0 || self.has_just_closed(now) {
             return None;
         }
         // Over the backends, which are few: very many logins may wait.
@@ -178,8 +181,18 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         self.orders.push_back(Order::Reset(id));
     }
 
-    pub(crate) fn close(&mut self, id: BackendId) {
-        self.enter(id, State::Closing);
+    /// Whether a backend is closing that may have ended in a moment. One that hangs holds up nobody.
+    pub(crate) fn has_just_closed(&self, now: Duration) -> bool {
+        let mut backends = self.backends.values();
+        self.closing > 0
+            && backends.any(|backend| {
+                let since = backend.closing_since();
+                since.is_some_and(|since| now.saturating_sub(since) < CLOSES_WITHIN)
+            })
+    }
+
+    pub(crate) fn close(&mut self, now: Duration, id: BackendId) {
+        self.enter(id, State::Closing { since: now });
         self.orders.push_back(Order::Close(id));
     }
 
@@ -213,11 +226,11 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         if backend.is_pinned() {
             self.budget.unpin();
         }
-        self.closing -= usize::from(matches!(backend.state, State::Closing));
-        self.closing += usize::from(matches!(state, State::Closing));
+        self.closing -= usize::from(backend.closing_since().is_some());
         self.idle -= usize::from(backend.idle_since().is_some());
         self.undecided -= usize::from(backend.is_undecided());
         backend.state = state;
+        self.closing += usize::from(backend.closing_since().is_some());
         self.idle += usize::from(backend.idle_since().is_some());
     }
 }

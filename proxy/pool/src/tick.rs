@@ -37,15 +37,15 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
             if let Some(backend) = self.backends.get(&id)
                 && self.is_idle_too_long(now, backend)
             {
-                self.close(id);
+                self.close(now, id);
             }
         }
     }
 
     /// Closes what is idle. A client that still needs a backend gets a new one.
-    pub fn close_all_idle(&mut self) {
+    pub fn close_all_idle(&mut self, now: Duration) {
         for id in self.all(|backend| backend.idle_since().is_some()) {
-            self.close(id);
+            self.close(now, id);
         }
     }
 
@@ -66,7 +66,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         if !starving.is_empty() {
             self.budget.urge();
         }
-        self.gives_way(way);
+        self.gives_way(now, way);
     }
 
     /// Keys whose clients have waited long, and which one more backend could serve.
@@ -94,8 +94,8 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         let backends = self.backends.iter();
         let idle = backends.filter_map(|(id, backend)| Some((backend.idle_since()?, *id)));
         match idle.min() {
-            Some((_, id)) if self.closing == 0 => self.close(id),
-            None if debt == Debt::Any => self.gives_way(self.way(|_| true)),
+            Some((_, id)) if !self.has_just_closed(now) => self.close(now, id),
+            None if debt == Debt::Any => self.gives_way(now, self.way(|_| true)),
             _ => return,
         }
         // The other pool is first now. What was kept for the idle one's key may serve others.
@@ -103,8 +103,8 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         self.serve(now);
     }
 
-    fn gives_way(&mut self, way: Option<BackendId>) {
-        let way = way.filter(|_| self.closing == 0);
+    fn gives_way(&mut self, now: Duration, way: Option<BackendId>) {
+        let way = way.filter(|_| !self.has_just_closed(now));
         if let Some(lend) = way.and_then(|id| self.backends.get_mut(&id)?.lend()) {
             lend.is_leaving = true;
         }

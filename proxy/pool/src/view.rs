@@ -90,7 +90,7 @@ impl<L, T> Backend<L, T> {
             State::Idle { .. } => (Activity::Idle, None),
             State::Lent(lend) => (Activity::Active, Some(lend.client)),
             State::Resetting => (Activity::Resetting, None),
-            State::Closing => (Activity::Closing, None),
+            State::Closing { .. } => (Activity::Closing, None),
         };
         BackendView {
             id,
@@ -101,7 +101,7 @@ impl<L, T> Backend<L, T> {
             is_pinned: self.is_pinned(),
             is_leaving: match &self.state {
                 State::Lent(lend) => lend.is_leaving,
-                State::Closing => true,
+                State::Closing { .. } => true,
                 _ => false,
             },
         }

@@ -56,7 +56,7 @@ impl Worker {
                 pool.all_ended(now, ended);
                 pool.tick(now);
                 if self.stopping.get() {
-                    pool.close_all_idle();
+                    pool.close_all_idle(now);
                 }
                 backends.are_wanted_back.set(pool.wants_back(now));
             });
