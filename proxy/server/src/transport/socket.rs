@@ -200,6 +200,11 @@ impl Socket {
         self.tls.is_none() && self.wakeup.is_due_to(cx.waker()) && self.shared.stream.is_drained()
     }
 
+    /// Whether all that has arrived was read.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.shared.stream.is_drained()
+    }
+
     /// Whether the peer has closed, as far as is known without reading.
     pub(crate) fn is_closed_by_peer(&self) -> bool {
         self.shared.stream.is_closed_by_peer()

@@ -108,6 +108,12 @@ impl Upstream {
         self.socket.is_awaited(cx)
     }
 
+    /// Whether all that has arrived was read.
+    #[must_use]
+    pub(crate) fn is_drained(&self) -> bool {
+        self.socket.is_drained()
+    }
+
     #[inline]
     pub(crate) fn poll_read(
         &mut self,

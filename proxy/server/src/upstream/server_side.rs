@@ -69,6 +69,77 @@ impl ServerSide {
     pub(crate) fn is_quiet(&mut self, cx: &mut Context<'_>) -> bool {
         self.upstream.belongs_to(cx);
         let is_flushed = matches!(self.upstream.poll_flush(cx), Poll::Ready(Ok(())));
-        is_flushed && !self.is_midway() && self.upstream.poll_read(cx, &mut [0; 64]).is_pending()
+        // Of TLS, a part of a long record may have been read, which is no text yet.
+        is_flushed
+            && !self.is_midway()
+            && self.upstream.poll_read(cx, &mut [0; 64]).is_pending()
+            && self.upstream.is_drained()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{Permissions, set_permissions, write};
+    use std::os::unix::fs::PermissionsExt;
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    use pgpalisade_tls::{ALPN, AcceptFiles, Acceptor, Connector, SslMode, SslSettings};
+    use tokio::net::UnixStream;
+
+    use super::*;
+    use crate::transport::{Batching, SendBatch, Socket};
+
+    fn acceptor() -> Acceptor {
+        let dir = tempfile::tempdir().unwrap();
+        let files = AcceptFiles {
+            certificate: dir.path().join("crt"),
+            key: dir.path().join("key"),
+            client_ca: None,
+        };
+        let made = rcgen::generate_simple_self_signed(vec!["db".to_owned()]).unwrap();
+        write(&files.certificate, made.cert.pem()).unwrap();
+        write(&files.key, made.signing_key.serialize_pem()).unwrap();
+        set_permissions(&files.key, Permissions::from_mode(0o600)).unwrap();
+        Acceptor::load(&files, ALPN).unwrap()
+    }
+
+    /// Both ends of an encrypted connection.
+    async fn pair() -> (Socket, Socket) {
+        let sends = Rc::new(SendBatch::new(Batching::Off));
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let [mut ours, mut theirs] = [ours, theirs].map(|end| Socket::unix(end, &sends).unwrap());
+        let settings = SslSettings {
+            mode: SslMode::Require,
+            ..SslSettings::default()
+        };
+        let client = Connector::load(&settings).unwrap().session("db").unwrap();
+        let server = acceptor().session().unwrap();
+        let (one, other) = tokio::join!(ours.begin_tls(client, &[]), theirs.begin_tls(server, &[]));
+        one.and(other).unwrap();
+        (ours, theirs)
+    }
+
+    async fn is_quiet(side: &mut ServerSide) -> bool {
+        std::future::poll_fn(|cx| Poll::Ready(side.is_quiet(cx))).await
+    }
+
+    /// A record that is longer than what one look reads, such as PostgreSQL's last error.
+    #[test]
+    fn a_long_record_is_not_quiet() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build_local(Default::default());
+        runtime.unwrap().block_on(async {
+            let (mut ours, mut theirs) = pair().await;
+            theirs.write_all(b"ready").await.unwrap();
+            let mut read = BytesMut::new();
+            ours.read_more(&mut read).await.unwrap();
+            let mut side = ServerSide::new(Upstream::new(ours), BytesMut::new(), None);
+            assert!(is_quiet(&mut side).await && is_quiet(&mut side).await);
+            theirs.write_all(&[b'E'; 2000]).await.unwrap();
+            // The runtime looks whether something has arrived.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            assert!(!is_quiet(&mut side).await);
+        });
     }
 }
