@@ -8,23 +8,6 @@ use crate::fence::Leave;
 use crate::rejection::Rejection;
 use std::sync::Arc;
 
-/// Event of a conversation.
-enum Event {
-    /// Requests of the client, one letter each: `Q` Query, `F` FunctionCall, `S` Sync, `P` Parse, `B` Bind, `C`
-    /// Close, `D` Describe, `E` Execute, `c` CopyDone; `q` a malformed Query, `m` another malformed one. Those of the
-    /// proxy: `p` Parse, `s` Sync, and `x` a Parse that fails in place of a request of the client.
-    Sent(&'static str),
-    /// Replies by their type bytes, all relayed.
-    Relayed(&'static str),
-    /// Replies by their type bytes, all dropped.
-    Swallowed(&'static str),
-    /// An ErrorResponse that is replaced by another one for the client.
-    Replaced,
-    /// Requests in flight now, in the letters of `Sent`, and the server's treatment of more.
-    Now(&'static str, ServerMode),
-}
-
-use Event::{Now, Relayed, Replaced, Sent, Swallowed};
 use ServerMode::{Normal, SkippingToSync};
 
 const COPY_IN: ServerMode = ServerMode::CopyIn { has_data: false };
@@ -75,30 +58,47 @@ fn letter(entry: &InFlight) -> char {
     }
 }
 
+/// Checks the events of a conversation, one in each word:
+///
+/// - `>` requests of the client, a letter each: `Q` Query, `F` FunctionCall, `S` Sync, `P` Parse, `B` Bind, `C` Close,
+///   `D` Describe, `E` Execute, `c` CopyDone; `q` a malformed Query, `h` a malformed Flush, `m` another malformed one.
+///   Those of the proxy: `p` Parse, `s` Sync, and `x` a Parse that fails in place of a request of the client.
+/// - `<` replies by their type bytes, all relayed; `~` all dropped; `!E` an error that is replaced by another one.
+/// - `=` requests in flight now, and the server's treatment of more, if it is special: `+copy`, `+skip`.
 #[track_caller]
-fn check(events: &[Event]) {
+fn check(events: &str) {
     let mut ledger = Ledger::default();
-    for (at, event) in events.iter().enumerate() {
-        match event {
-            Sent(letters) => letters.chars().for_each(|one| match one {
+    for (at, event) in events.split(' ').enumerate() {
+        let (kind, letters) = event.split_at(1);
+        match kind {
+            ">" => letters.chars().for_each(|one| match one {
                 'c' => ledger.end_copy_in(),
                 one => ledger.push(request(one)),
             }),
-            Relayed(tags) => expect(&mut ledger, at, tags, &ReplyRoute::Relay),
-            Swallowed(tags) => expect(&mut ledger, at, tags, &ReplyRoute::Swallow),
-            Replaced => expect(&mut ledger, at, "E", &ReplyRoute::Replace(refusal())),
-            Now(letters, mode) => {
-                let found: String = ledger.iter().map(letter).collect();
-                assert_eq!((&*found, ledger.mode), (*letters, *mode), "event {at}");
-                assert_eq!(ledger.is_empty(), letters.is_empty(), "event {at}");
-                // A count that is missed once stays wrong.
-                let ends = letters.contains(['Q', 'q', 'F', 'S', 's']);
-                assert_eq!(ledger.settled().is_none(), ends, "event {at}");
-                assert_eq!(ledger.is_skipping(), *mode == SkippingToSync, "event {at}");
-                assert_eq!(ledger.is_copying_in(), *mode == COPY_IN, "event {at}");
-            }
+            "<" => expect(&mut ledger, at, letters, &ReplyRoute::Relay),
+            "~" => expect(&mut ledger, at, letters, &ReplyRoute::Swallow),
+            "!" => expect(&mut ledger, at, letters, &ReplyRoute::Replace(refusal())),
+            "=" => in_flight_now(&ledger, at, letters),
+            other => panic!("no event {other}"),
         }
     }
+}
+
+#[track_caller]
+fn in_flight_now(ledger: &Ledger, at: usize, expect: &str) {
+    let (letters, mode) = match expect.split_once('+') {
+        Some((letters, "copy")) => (letters, COPY_IN),
+        Some((letters, _)) => (letters, SkippingToSync),
+        None => (expect, Normal),
+    };
+    let found: String = ledger.iter().map(letter).collect();
+    assert_eq!((&*found, ledger.mode), (letters, mode), "event {at}");
+    assert_eq!(ledger.is_empty(), letters.is_empty(), "event {at}");
+    // A count that is missed once stays wrong.
+    let ends = letters.contains(['Q', 'q', 'F', 'S', 's']);
+    assert_eq!(ledger.settled().is_none(), ends, "event {at}");
+    assert_eq!(ledger.is_skipping(), mode == SkippingToSync, "event {at}");
+    assert_eq!(ledger.is_copying_in(), mode == COPY_IN, "event {at}");
 }
 
 #[track_caller]
@@ -115,50 +115,14 @@ fn expect(ledger: &mut Ledger, at: usize, tags: &str, to: &ReplyRoute) {
 
 #[test]
 fn a_simple_query_ends_with_ready() {
-    check(&[
-        Sent("Q"),
-        Relayed("TDDC"),
-        Now("Q", Normal),
-        Relayed("Z"),
-        Now("", Normal),
-    ]);
+    check(">Q <TDDC =Q <Z =");
     // Several statements, and an empty text.
-    check(&[
-        Sent("Q"),
-        Relayed("CTDC"),
-        Now("Q", Normal),
-        Relayed("Z"),
-        Now("", Normal),
-    ]);
-    check(&[
-        Sent("Q"),
-        Relayed("I"),
-        Now("Q", Normal),
-        Relayed("Z"),
-        Now("", Normal),
-    ]);
+    check(">Q <CTDC =Q <Z =");
+    check(">Q <I =Q <Z =");
     // An error neither ends it nor skips anything.
-    check(&[
-        Sent("QQ"),
-        Relayed("CE"),
-        Now("QQ", Normal),
-        Relayed("Z"),
-        Now("Q", Normal),
-    ]);
-    check(&[
-        Sent("F"),
-        Relayed("V"),
-        Now("F", Normal),
-        Relayed("Z"),
-        Now("", Normal),
-    ]);
-    check(&[
-        Sent("FQ"),
-        Relayed("E"),
-        Now("FQ", Normal),
-        Relayed("Z"),
-        Now("Q", Normal),
-    ]);
+    check(">QQ <CE =QQ <Z =Q");
+    check(">F <V =F <Z =");
+    check(">FQ <E =FQ <Z =Q");
 }
 
 #[test]
@@ -180,23 +144,7 @@ fn statements_of_a_query_are_counted() {
 
 #[test]
 fn each_message_of_a_pipeline_has_its_own_reply() {
-    check(&[
-        Sent("PBDECS"),
-        Relayed("1"),
-        Now("BDECS", Normal),
-        Relayed("2"),
-        Now("DECS", Normal),
-        Relayed("T"),
-        Now("ECS", Normal),
-        Relayed("DD"),
-        Now("ECS", Normal),
-        Relayed("C"),
-        Now("CS", Normal),
-        Relayed("3"),
-        Now("S", Normal),
-        Relayed("Z"),
-        Now("", Normal),
-    ]);
+    check(">PBDECS <1 =BDECS <2 =DECS <T =ECS <DD =ECS <C =CS <3 =S <Z =");
     // A reply to one kind of message completes no other.
     for (sent, replies) in [
         ("P", "23TnsCI"),
@@ -207,157 +155,52 @@ fn each_message_of_a_pipeline_has_its_own_reply() {
         ("S", "123TnsCI"),
         ("Q", "123Tns"),
     ] {
-        check(&[Sent(sent), Relayed(replies), Now(sent, Normal)]);
+        check(&format!(">{sent} <{replies} ={sent}"));
     }
-    check(&[
-        Sent("EE"),
-        Relayed("s"),
-        Now("E", Normal),
-        Relayed("I"),
-        Now("", Normal),
-    ]);
-    check(&[
-        Sent("SS"),
-        Relayed("Z"),
-        Now("S", Normal),
-        Relayed("Z"),
-        Now("", Normal),
-    ]);
+    check(">EE <s =E <I =");
+    check(">SS <Z =S <Z =");
 }
 
 #[test]
 fn a_statement_is_described_by_its_parameters_first() {
-    check(&[
-        Sent("DD"),
-        Relayed("t"),
-        Now("DD", Normal),
-        Relayed("T"),
-        Now("D", Normal),
-    ]);
-    check(&[
-        Sent("DD"),
-        Relayed("t"),
-        Now("DD", Normal),
-        Relayed("n"),
-        Now("D", Normal),
-    ]);
-    check(&[
-        Sent("DD"),
-        Relayed("n"),
-        Now("D", Normal),
-        Relayed("T"),
-        Now("", Normal),
-    ]);
+    check(">DD <t =DD <T =D");
+    check(">DD <t =DD <n =D");
+    check(">DD <n =D <T =");
 }
 
 #[test]
 fn an_error_skips_to_the_next_sync() {
-    check(&[
-        Sent("PBESPS"),
-        Relayed("1E"),
-        Now("SPS", Normal),
-        Relayed("Z1Z"),
-        Now("", Normal),
-    ]);
+    check(">PBESPS <1E =SPS <Z1Z =");
     // A Query before the Sync is skipped as well.
-    check(&[Sent("PQFBES"), Relayed("E"), Now("S", Normal)]);
+    check(">PQFBES <E =S");
     // Without a Sync, what is sent gets no reply.
-    check(&[
-        Sent("PBE"),
-        Relayed("E"),
-        Now("", SkippingToSync),
-        Sent("PBQcE"),
-        Now("", SkippingToSync),
-        Sent("SP"),
-        Now("SP", Normal),
-        Relayed("Z1"),
-        Now("", Normal),
-    ]);
+    check(">PBE <E =+skip >PBQcE =+skip >SP =SP <Z1 =");
     // The error of a Sync itself (a deferred constraint) skips nothing.
-    check(&[
-        Sent("ESPS"),
-        Relayed("CE"),
-        Now("SPS", Normal),
-        Relayed("Z"),
-        Now("PS", Normal),
-    ]);
+    check(">ESPS <CE =SPS <Z =PS");
 }
 
 #[test]
 fn a_malformed_message_is_answered_by_an_error() {
-    check(&[
-        Sent("mBES"),
-        Now("mBES", Normal),
-        Relayed("E"),
-        Now("S", Normal),
-        Relayed("Z"),
-        Now("", Normal),
-    ]);
-    check(&[Sent("m"), Relayed("E"), Now("", SkippingToSync)]);
-    check(&[
-        Sent("qQ"),
-        Relayed("E"),
-        Now("qQ", Normal),
-        Relayed("Z"),
-        Now("Q", Normal),
-    ]);
+    check(">mBES =mBES <E =S <Z =");
+    check(">m <E =+skip");
+    check(">qQ <E =qQ <Z =Q");
 }
 
 #[test]
 fn replies_to_the_proxy_are_swallowed() {
-    check(&[
-        Sent("QpsQ"),
-        Relayed("CZ"),
-        Swallowed("1"),
-        Swallowed("Z"),
-        Now("Q", Normal),
-        Relayed("TDCZ"),
-        Now("", Normal),
-    ]);
+    check(">QpsQ <CZ ~1 ~Z =Q <TDCZ =");
     // Inside a pipeline; the Sync is the client's.
-    check(&[
-        Sent("PpES"),
-        Relayed("1"),
-        Swallowed("1"),
-        Relayed("CZ"),
-        Now("", Normal),
-    ]);
-    check(&[
-        Sent("pES"),
-        Swallowed("E"),
-        Now("S", Normal),
-        Relayed("Z"),
-        Now("", Normal),
-    ]);
-    check(&[Sent("PES"), Relayed("E"), Now("S", Normal)]);
+    check(">PpES <1 ~1 <CZ =");
+    check(">pES ~E =S <Z =");
+    check(">PES <E =S");
 }
 
 #[test]
 fn an_error_is_put_in_the_place_of_the_servers() {
-    check(&[
-        Sent("xS"),
-        Replaced,
-        Now("S", Normal),
-        Relayed("Z"),
-        Now("", Normal),
-    ]);
-    check(&[
-        Sent("PBx"),
-        Relayed("12"),
-        Replaced,
-        Now("", SkippingToSync),
-        Sent("BES"),
-        Relayed("Z"),
-        Now("", Normal),
-    ]);
+    check(">xS !E =S <Z =");
+    check(">PBx <12 !E =+skip >BES <Z =");
     // After an earlier error, the client sees the server's own.
-    check(&[
-        Sent("PxS"),
-        Relayed("E"),
-        Now("S", Normal),
-        Relayed("Z"),
-        Now("", Normal),
-    ]);
+    check(">PxS <E =S <Z =");
     // Only the first error of a request is replaced.
     let mut ledger = Ledger::default();
     ledger.push(request('Q'));
@@ -368,110 +211,27 @@ fn an_error_is_put_in_the_place_of_the_servers() {
 
 #[test]
 fn copy_in_of_a_query() {
-    check(&[
-        Sent("Q"),
-        Relayed("G"),
-        Now("Q", COPY_IN),
-        // Ignored by the server while it reads data.
-        Sent("S"),
-        Now("Q", COPY_IN),
-        Sent("c"),
-        Now("Q", Normal),
-        Sent("S"),
-        Relayed("CZ"),
-        Now("S", Normal),
-    ]);
+    check(">Q <G =Q+copy >S =Q+copy >c =Q >S <CZ =S");
     // Syncs were sent before the answer to the COPY.
-    check(&[
-        Sent("QSS"),
-        Relayed("G"),
-        Now("Q", COPY_IN),
-        Sent("c"),
-        Now("Q", Normal),
-    ]);
+    check(">QSS <G =Q+copy >c =Q");
     // Two COPYs in one text.
-    check(&[
-        Sent("Q"),
-        Relayed("G"),
-        Sent("c"),
-        Now("Q", Normal),
-        Relayed("CG"),
-        Now("Q", COPY_IN),
-        Sent("c"),
-        Relayed("CZ"),
-        Now("", Normal),
-    ]);
+    check(">Q <G >c =Q <CG =Q+copy >c <CZ =");
     // The COPY fails in the middle of the data, and their end is then ignored.
-    check(&[
-        Sent("Q"),
-        Relayed("GE"),
-        Now("Q", Normal),
-        Sent("c"),
-        Relayed("Z"),
-        Now("", Normal),
-    ]);
+    check(">Q <GE =Q >c <Z =");
 }
 
 #[test]
 fn copy_in_of_the_extended_protocol() {
-    check(&[
-        Sent("PBE"),
-        Relayed("12G"),
-        Now("E", COPY_IN),
-        Sent("ScS"),
-        Now("ES", Normal),
-        Relayed("CZ"),
-        Now("", Normal),
-    ]);
+    check(">PBE <12G =E+copy >ScS =ES <CZ =");
     // A Sync sent early is dropped; the one after the data counts.
-    check(&[
-        Sent("ESSS"),
-        Relayed("G"),
-        Now("E", COPY_IN),
-        Sent("cS"),
-        Relayed("CZ"),
-        Now("", Normal),
-    ]);
+    check(">ESSS <G =E+copy >cS <CZ =");
     // So is a Flush with a body, which is rejected outside a COPY.
-    check(&[
-        Sent("Eh"),
-        Relayed("G"),
-        Now("E", COPY_IN),
-        Sent("hScS"),
-        Now("ES", Normal),
-        Relayed("CZ"),
-        Now("", Normal),
-        Sent("hS"),
-        Relayed("E"),
-        Now("S", Normal),
-        Relayed("Z"),
-        Now("", Normal),
-    ]);
+    check(">Eh <G =E+copy >hScS =ES <CZ = >hS <E =S <Z =");
     // The COPY fails, with or without a Sync already sent after the data.
-    check(&[
-        Sent("E"),
-        Relayed("G"),
-        Sent("cS"),
-        Relayed("E"),
-        Now("S", Normal),
-    ]);
-    check(&[
-        Sent("E"),
-        Relayed("GE"),
-        Now("", SkippingToSync),
-        Sent("cS"),
-        Now("S", Normal),
-        Relayed("Z"),
-        Now("", Normal),
-    ]);
+    check(">E <G >cS <E =S");
+    check(">E <GE =+skip >cS =S <Z =");
     // The COPY is rejected before it begins.
-    check(&[
-        Sent("ES"),
-        Relayed("E"),
-        Now("S", Normal),
-        Relayed("Z"),
-        Now("", Normal),
-    ]);
+    check(">ES <E =S <Z =");
 }
 
 /// A Sync before all data is ignored. After data that may be refused, it is ambiguous.
@@ -505,31 +265,20 @@ fn a_sync_among_the_data_of_a_copy() {
 
 #[test]
 fn the_end_of_a_copy_without_a_copy_is_nothing() {
-    check(&[Sent("ccc"), Now("", Normal)]);
-    check(&[
-        Sent("QcQ"),
-        Now("QQ", Normal),
-        Relayed("CZ"),
-        Now("Q", Normal),
-    ]);
+    check(">ccc =");
+    check(">QcQ =QQ <CZ =Q");
 }
 
 #[test]
 fn nothing_in_flight_is_answered() {
-    check(&[Relayed("Z"), Now("", Normal), Relayed("E"), Now("", Normal)]);
-    check(&[
-        Sent("P"),
-        Relayed("E"),
-        Now("", SkippingToSync),
-        Relayed("Z"),
-        Now("", Normal),
-    ]);
+    check("<Z = <E =");
+    check(">P <E =+skip <Z =");
 }
 
 #[test]
 fn messages_that_come_at_any_time_complete_nothing() {
     for sent in ["Q", "F", "S", "P", "B", "C", "D", "E"] {
-        check(&[Sent(sent), Relayed("NAS"), Now(sent, Normal)]);
+        check(&format!(">{sent} <NAS ={sent}"));
     }
 }
 
@@ -607,10 +356,10 @@ fn check_sent(entries: Vec<InFlight>, name: Name<'_>, expect: char) {
     let about = format!("{entries:?}");
     entries.into_iter().for_each(|entry| ledger.push(entry));
     let found = match ledger.sent(name) {
-        super::Sent::Nothing => ' ',
-        super::Sent::Change(Some(_)) => 'p',
-        super::Sent::Change(None) => '-',
-        super::Sent::Unclear => '?',
+        Sent::Nothing => ' ',
+        Sent::Change(Some(_)) => 'p',
+        Sent::Change(None) => '-',
+        Sent::Unclear => '?',
     };
     assert_eq!(found, expect, "{about}");
 }
