@@ -13,10 +13,9 @@ use rustix::time::{ClockId, clock_gettime};
 use super::super::in_flight::{InFlight, Request};
 use super::super::judgement::Judged;
 use super::super::name_change::NameChange;
-use super::frames::{query, strings};
+use super::frames::strings;
 use super::subject::{Holds, Subject};
-use crate::fence::Leave;
-use crate::fence::{Name, PreparedText};
+use crate::fence::{Leave, Name, PreparedText};
 use crate::wire::header::Header;
 
 const UTF8: TextEncoding = TextEncoding::Utf8;
@@ -43,131 +42,90 @@ const NOISE: Duration = Duration::from_micros(100);
 /// Number of runs, of which the fastest counts, because other work runs on the machine.
 const ROUNDS_MAX: usize = 40;
 
-/// Rows of statements, or of parts of one: `#` is a different number in each.
-const ROWS: [(&str, &str, &str, &str); 74] = [
-    // beginning, repeated part, separator, end
-    ("SELECT ", "1", ",", ""),
-    ("SELECT ", "a#", ", ", " FROM t"),
-    ("SELECT ", "a#.b", ", ", " FROM t"),
-    ("SELECT ", "a#::s.t#", ", ", ""),
-    ("SELECT ", "CAST(a AS int)", ", ", ""),
-    ("SELECT 1", "::int", "", ""),
-    ("SELECT 1 WHERE a IN (", "#", ", ", ")"),
-    ("SELECT 1 WHERE a NOT IN (", "'#'", ", ", ")"),
-    ("", "SELECT #", " UNION ", ""),
-    ("", "(SELECT #", " UNION ALL ", ")"),
-    ("SELECT ", "(", "", "1"),
-    ("SELECT ", "(1)", ", ", ""),
-    ("WITH ", "c# AS (SELECT * FROM c)", ", ", " SELECT * FROM c"),
-    (
-        "WITH RECURSIVE ",
-        "c# AS (SELECT * FROM c#, c1)",
-        ", ",
-        " TABLE c1",
-    ),
-    (
-        "WITH ",
-        "c# AS (DELETE FROM t# RETURNING *)",
-        ", ",
-        " TABLE c1",
-    ),
-    ("", "WITH c# AS (", "", "SELECT 1"),
-    ("SELECT ", "set_config('a.b#', 'c', true)", ", ", ""),
-    (
-        "SELECT ",
-        "set_config('fencing.token', '5', false)",
-        ", ",
-        "",
-    ),
-    ("SELECT ", "set_config(", "", "'a', 'b', true)"),
-    ("SELECT ", "nextval('s#')", ", ", ""),
-    ("SELECT ", "f#()", ", ", ""),
-    ("SELECT ", "f(", "", "1)"),
-    ("SELECT 1 FROM ", "t#", ", ", ""),
-    ("SELECT 1 FROM ", "s#.t AS a#", ", ", ""),
-    ("SELECT 1 FROM t", " JOIN t# ON true", "", ""),
-    ("SELECT 1 FROM ", "(SELECT 1 FROM t#) a#", ", ", ""),
-    ("SELECT 1 FROM ", "(SELECT 1 FROM ", "", "t"),
-    ("SELECT 1 FROM t1, t2 FOR UPDATE OF ", "t#", ", ", ""),
-    ("SELECT 1 FROM t", " FOR SHARE OF t", "", ""),
-    ("SELECT ", "(SELECT 1)", ", ", ""),
-    ("SELECT ARRAY[", "#", ", ", "]"),
-    ("SELECT ", "ARRAY[", "", "1"),
-    ("SELECT '{", "#", ",", "}'::int[]"),
-    ("SELECT $a$", "$b$ $", " ", "$a$"),
-    ("SELECT ", "$a#$x$a#$", ", ", ""),
-    ("SELECT 1 ", "/* # */", " ", ""),
-    ("SELECT 1 ", "/* ", "", ""),
-    ("SELECT 1 ", "-- #", "\n", ""),
-    ("SELECT ", "'#'", "\n", ""),
-    ("SELECT ", "'#'", " || ", ""),
-    ("SELECT ", "E'\\x41#'", ", ", ""),
-    ("SELECT ", "U&'\\0041#'", ", ", ""),
-    ("SELECT CASE ", "WHEN a = # THEN b", " ", " END"),
-    ("SELECT ", "CASE WHEN a THEN ", "", "1"),
-    ("SELECT 1 WHERE ", "a#", " AND ", ""),
-    ("SELECT 1 WHERE ", "a#", " OR ", ""),
-    ("SELECT 1 WHERE ", "NOT ", "", "a"),
-    ("SELECT 1 GROUP BY ", "a#", ", ", ""),
-    ("VALUES ", "(#, 'x')", ", ", ""),
-    ("INSERT INTO t VALUES ", "(#, 'x')", ", ", ""),
-    ("UPDATE t SET ", "a# = 1", ", ", ""),
-    ("TRUNCATE ", "t#", ", ", ""),
-    ("LOCK ", "t#", ", ", " IN SHARE MODE"),
-    ("DROP TABLE ", "s.t#", ", ", ""),
-    ("GRANT SELECT ON ", "t#", ", ", " TO a"),
-    ("CREATE TABLE t (", "a# int REFERENCES u#", ", ", ")"),
-    ("ALTER TABLE t ", "ADD COLUMN a# int", ", ", ""),
-    ("DO '", "BEGIN SET fencing.a# = 1; END;", " ", "'"),
-    ("", "SAVEPOINT a#", "; ", ""),
-    ("BEGIN; ", "SAVEPOINT a#; RELEASE a#", "; ", ""),
-    ("", "SAVEPOINT a#; RELEASE b", "; ", ""),
-    ("", "SAVEPOINT a#; ROLLBACK TO b", "; ", ""),
-    (
-        "",
-        "SAVEPOINT a#; SET fencing.token = 5; ROLLBACK TO a1",
-        "; ",
-        "",
-    ),
-    ("", "PREPARE a# AS SELECT 1; EXECUTE b", "; ", ""),
-    (
-        "",
-        "PREPARE a# AS SELECT 1; DEALLOCATE b#; EXECUTE a1",
-        "; ",
-        "",
-    ),
-    (
-        "",
-        "PREPARE \"\u{e9}#\" AS SELECT 1; EXECUTE \"\u{e9}1\"",
-        "; ",
-        "",
-    ),
-    ("", "DEALLOCATE ALL", "; ", ""),
-    ("", "BEGIN; COMMIT AND CHAIN; ROLLBACK", "; ", ""),
-    (
-        "",
-        "SET fencing.token = 'default=5'; RESET fencing.token",
-        "; ",
-        "",
-    ),
-    ("", "SET fencing.scope = 'a#'", "; ", ""),
-    (
-        "",
-        "SHOW fencing.mark; SHOW transaction_read_only",
-        "; ",
-        "",
-    ),
-    ("", "SET LOCAL a.b# = 1; RESET ALL", "; ", ""),
-    ("", "FETCH 1 FROM c#; CLOSE c#; DISCARD ALL", "; ", ""),
-    (
-        "",
-        "SELECT a FROM s#.t; INSERT INTO t# VALUES (1)",
-        "; ",
-        "",
-    ),
+/// Rows of statements, or of parts of one: beginning, repeated part, separator and end, with `#` for a different number
+/// in each part.
+const ROWS: [&str; 74] = [
+    "SELECT ¦1¦,¦",
+    "SELECT ¦a#¦, ¦ FROM t",
+    "SELECT ¦a#.b¦, ¦ FROM t",
+    "SELECT ¦a#::s.t#¦, ¦",
+    "SELECT ¦CAST(a AS int)¦, ¦",
+    "SELECT 1¦::int¦¦",
+    "SELECT 1 WHERE a IN (¦#¦, ¦)",
+    "SELECT 1 WHERE a NOT IN (¦'#'¦, ¦)",
+    "¦SELECT #¦ UNION ¦",
+    "¦(SELECT #¦ UNION ALL ¦)",
+    "SELECT ¦(¦¦1",
+    "SELECT ¦(1)¦, ¦",
+    "WITH ¦c# AS (SELECT * FROM c)¦, ¦ SELECT * FROM c",
+    "WITH RECURSIVE ¦c# AS (SELECT * FROM c#, c1)¦, ¦ TABLE c1",
+    "WITH ¦c# AS (DELETE FROM t# RETURNING *)¦, ¦ TABLE c1",
+    "¦WITH c# AS (¦¦SELECT 1",
+    "SELECT ¦set_config('a.b#', 'c', true)¦, ¦",
+    "SELECT ¦set_config('fencing.token', '5', false)¦, ¦",
+    "SELECT ¦set_config(¦¦'a', 'b', true)",
+    "SELECT ¦nextval('s#')¦, ¦",
+    "SELECT ¦f#()¦, ¦",
+    "SELECT ¦f(¦¦1)",
+    "SELECT 1 FROM ¦t#¦, ¦",
+    "SELECT 1 FROM ¦s#.t AS a#¦, ¦",
+    "SELECT 1 FROM t¦ JOIN t# ON true¦¦",
+    "SELECT 1 FROM ¦(SELECT 1 FROM t#) a#¦, ¦",
+    "SELECT 1 FROM ¦(SELECT 1 FROM ¦¦t",
+    "SELECT 1 FROM t1, t2 FOR UPDATE OF ¦t#¦, ¦",
+    "SELECT 1 FROM t¦ FOR SHARE OF t¦¦",
+    "SELECT ¦(SELECT 1)¦, ¦",
+    "SELECT ARRAY[¦#¦, ¦]",
+    "SELECT ¦ARRAY[¦¦1",
+    "SELECT '{¦#¦,¦}'::int[]",
+    "SELECT $a$¦$b$ $¦ ¦$a$",
+    "SELECT ¦$a#$x$a#$¦, ¦",
+    "SELECT 1 ¦/* # */¦ ¦",
+    "SELECT 1 ¦/* ¦¦",
+    "SELECT 1 ¦-- #¦\n¦",
+    "SELECT ¦'#'¦\n¦",
+    "SELECT ¦'#'¦ || ¦",
+    "SELECT ¦E'\\x41#'¦, ¦",
+    "SELECT ¦U&'\\0041#'¦, ¦",
+    "SELECT CASE ¦WHEN a = # THEN b¦ ¦ END",
+    "SELECT ¦CASE WHEN a THEN ¦¦1",
+    "SELECT 1 WHERE ¦a#¦ AND ¦",
+    "SELECT 1 WHERE ¦a#¦ OR ¦",
+    "SELECT 1 WHERE ¦NOT ¦¦a",
+    "SELECT 1 GROUP BY ¦a#¦, ¦",
+    "VALUES ¦(#, 'x')¦, ¦",
+    "INSERT INTO t VALUES ¦(#, 'x')¦, ¦",
+    "UPDATE t SET ¦a# = 1¦, ¦",
+    "TRUNCATE ¦t#¦, ¦",
+    "LOCK ¦t#¦, ¦ IN SHARE MODE",
+    "DROP TABLE ¦s.t#¦, ¦",
+    "GRANT SELECT ON ¦t#¦, ¦ TO a",
+    "CREATE TABLE t (¦a# int REFERENCES u#¦, ¦)",
+    "ALTER TABLE t ¦ADD COLUMN a# int¦, ¦",
+    "DO '¦BEGIN SET fencing.a# = 1; END;¦ ¦'",
+    "¦SAVEPOINT a#¦; ¦",
+    "BEGIN; ¦SAVEPOINT a#; RELEASE a#¦; ¦",
+    "¦SAVEPOINT a#; RELEASE b¦; ¦",
+    "¦SAVEPOINT a#; ROLLBACK TO b¦; ¦",
+    "¦SAVEPOINT a#; SET fencing.token = 5; ROLLBACK TO a1¦; ¦",
+    "¦PREPARE a# AS SELECT 1; EXECUTE b¦; ¦",
+    "¦PREPARE a# AS SELECT 1; DEALLOCATE b#; EXECUTE a1¦; ¦",
+    "¦PREPARE \"\u{e9}#\" AS SELECT 1; EXECUTE \"\u{e9}1\"¦; ¦",
+    "¦DEALLOCATE ALL¦; ¦",
+    "¦BEGIN; COMMIT AND CHAIN; ROLLBACK¦; ¦",
+    "¦SET fencing.token = 'default=5'; RESET fencing.token¦; ¦",
+    "¦SET fencing.scope = 'a#'¦; ¦",
+    "¦SHOW fencing.mark; SHOW transaction_read_only¦; ¦",
+    "¦SET LOCAL a.b# = 1; RESET ALL¦; ¦",
+    "¦FETCH 1 FROM c#; CLOSE c#; DISCARD ALL¦; ¦",
+    "¦SELECT a FROM s#.t; INSERT INTO t# VALUES (1)¦; ¦",
 ];
 
-fn text((head, part, between, tail): (&str, &str, &str, &str), length: usize) -> String {
+fn text(row: &str, length: usize) -> String {
+    let parts: Vec<_> = row.split('¦').collect();
+    let [head, part, between, tail] = parts[..] else {
+        panic!("{row}");
+    };
     let parts = (1..=length).map(|at| part.replace('#', &at.to_string()));
     let closing = match part.chars().next_back() {
         _ if part.starts_with("/* ") && !part.ends_with('/') => "*/",
@@ -224,10 +182,9 @@ fn read(text: &str) -> Analysis {
 #[test]
 fn reading_a_text() {
     for row in ROWS {
-        let what = format!("{row:?}");
         let (few, many) = (text(row, PARTS), text(row, LONGER * PARTS));
-        check(&what, &few, &many, |text| look(text));
-        check(&what, &few, &many, |text| {
+        check(row, &few, &many, |text| look(text));
+        check(row, &few, &many, |text| {
             timed(|| drop(black_box(read(text))))
         });
     }
@@ -237,7 +194,7 @@ fn reading_a_text() {
 type Known = (String, Arc<Analysis>);
 
 /// Both texts of each row, judged.
-fn judged() -> Vec<(String, [Known; 2])> {
+fn judged() -> Vec<(&'static str, [Known; 2])> {
     let of = |row, length| {
         let text = text(row, length);
         let verdict = Arc::new(read(&text));
@@ -245,7 +202,7 @@ fn judged() -> Vec<(String, [Known; 2])> {
     };
     let rows = ROWS.map(|row| {
         let both = [of(row, PARTS), of(row, LONGER * PARTS)];
-        (format!("{row:?}"), both)
+        (row, both)
     });
     let known = rows.into_iter();
     let known: Vec<_> = known
@@ -259,9 +216,9 @@ fn judged() -> Vec<(String, [Known; 2])> {
 fn judging_a_text() {
     for (what, [few, many]) in judged() {
         for holds in [Holds::Current, Holds::None] {
-            check(&what, &few, &many, |(text, verdict)| {
+            check(what, &few, &many, |(text, verdict)| {
                 let mut subject = Subject::new(holds);
-                subject.run(&query("BEGIN"), "BEGIN", b'T');
+                subject.begin();
                 let text = text.as_bytes();
                 let judged = Judged { verdict, text };
                 timed(|| {
@@ -279,7 +236,7 @@ fn judging_a_text() {
 #[test]
 fn following_the_replies_to_a_text() {
     for (what, [few, many]) in judged() {
-        check(&what, &few, &many, |(_, verdict)| {
+        check(what, &few, &many, |(_, verdict)| {
             let mut subject = in_flight(verdict);
             timed(|| follow(&mut subject, verdict))
         });
@@ -289,7 +246,7 @@ fn following_the_replies_to_a_text() {
 /// A session in a transaction, with a text in flight.
 fn in_flight(verdict: &Arc<Analysis>) -> Subject {
     let mut subject = Subject::new(Holds::Current);
-    subject.run(&query("BEGIN"), "BEGIN", b'T');
+    subject.begin();
     let mut request = InFlight::client(Request::Query, Some(Arc::clone(verdict)));
     request.leave = Leave::Write;
     subject.session.server.ledger.push(request);

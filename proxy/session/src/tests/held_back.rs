@@ -10,7 +10,7 @@ use super::super::lost_server::Step;
 use super::super::unserved::Needs;
 use super::super::{Activity, ClientHalf, Met, Session};
 use super::frames::{error_body, parse, query, split};
-use super::subject::{Holds, MARK, Subject, identified, raise, session, sync, wanted, word};
+use super::subject::{Holds, MARK, Subject, fresh, identified, raise, session, wanted};
 use crate::rejection::Rejection;
 use crate::wire::backend;
 use crate::wire::frontend::FrontendTag;
@@ -21,8 +21,7 @@ fn verdicts() -> RefCell<VerdictCache> {
 
 fn client(holds: Holds) -> Box<ClientHalf> {
     let mut subject = Subject::new(holds);
-    let unused = session(subject.fence.clone()).part().unwrap().1;
-    subject.lend(unused);
+    subject.lend(fresh());
     subject.session.part().unwrap().0
 }
 
@@ -41,9 +40,8 @@ fn held(client: &mut ClientHalf, message: &[u8]) -> Option<String> {
 #[test]
 fn a_begin_drops_the_unnamed_statement() {
     let mut subject = Subject::new(Holds::None);
-    subject.lend(session(subject.fence.clone()).part().unwrap().1);
-    subject.send(&parse("", "SELECT 1"));
-    subject.run(&sync(), "", b'I');
+    subject.lend(fresh());
+    subject.synced(&parse("", "SELECT 1"));
     let mut client = subject.session.part().unwrap().0;
     let has_unnamed = |client: &ClientHalf| {
         let statements = client.statements.as_ref();
@@ -199,20 +197,14 @@ fn a_connection_is_wanted_for_what_is_declared_first() {
 #[test]
 fn a_token_counts_once_it_is_declared() {
     let mut subject = Subject::new(Holds::Current);
-    let unused = session(subject.fence.clone()).part().unwrap().1;
+    let unused = fresh();
     let registered = subject.lend(unused);
     let (other, _) = session(subject.fence.clone()).part().unwrap();
     subject.session = Session::lend(other, registered);
     assert!(subject.session.client.state.token().is_none());
     subject.run(&query("SELECT 1"), "SELECT 1", b'I');
     let insert = query("INSERT INTO t VALUES (1)");
-    let ask = |subject: &mut Subject, message: &[u8]| {
-        subject.to_client.clear();
-        subject.to_server.clear();
-        let action = subject.ask(message);
-        word(&action, subject)
-    };
-    assert_eq!(ask(&mut subject, &insert), "!no");
+    assert_eq!(subject.decided_anew(&insert), "!no");
     // Accepted for this process, so no step of the authority.
     let text = "BEGIN; SET LOCAL fencing.token = 5; INSERT INTO t VALUES (1); COMMIT";
     subject.send(&query(text));
@@ -221,22 +213,20 @@ fn a_token_counts_once_it_is_declared() {
     let _ = subject.reply(b'Z', b"I");
     assert!(subject.session.client.state.token().is_none());
     subject.run(&query("SELECT 1"), "SELECT 1", b'I');
-    assert_eq!(ask(&mut subject, &insert), "!no");
+    assert_eq!(subject.decided_anew(&insert), "!no");
 }
 
 /// A session with a client that holds back a BEGIN, in a new connection.
 fn begun(holds: Holds) -> Subject {
     let mut subject = Subject::new(holds);
-    let server = session(subject.fence.clone()).part().unwrap().1;
-    let unused = session(subject.fence.clone()).part().unwrap().1;
-    subject.lend(unused);
-    let (mut client, _) = std::mem::replace(&mut subject.session, session(subject.fence.clone()))
-        .part()
-        .unwrap();
+    subject.lend(fresh());
+    let unused = session(subject.fence.clone());
+    let parted = std::mem::replace(&mut subject.session, unused).part();
+    let (mut client, _) = parted.unwrap();
     // Its next message is there already.
     let both = [query("BEGIN"), query("SELECT 1")].concat();
     assert!(held(&mut client, &both).is_some());
-    subject.session = Session::lend(client, server);
+    subject.session = Session::lend(client, fresh());
     subject
 }
 
@@ -316,10 +306,8 @@ fn a_connection_that_is_lost_before_it_loses_nothing() {
     let (mut client, out) = subject.session.lose_server();
     assert!(out.is_empty());
     assert_eq!(client.activity(), Activity::InTransaction);
-    assert_eq!(
-        client.answer(FrontendTag::Query, &mut BytesMut::new()),
-        Needs::Server
-    );
+    let found = client.answer(FrontendTag::Query, &mut BytesMut::new());
+    assert_eq!(found, Needs::Server);
     client.owe(b"");
     assert_eq!(client.activity(), Activity::InFailedTransaction);
 }

@@ -2,19 +2,14 @@
 
 use super::super::ServerHalf;
 use super::frames::{bind, execute, message, parse, query, target};
-use super::subject::{Holds, Subject, ahead, fence, session, sync};
-
-fn fresh() -> Box<ServerHalf> {
-    session(fence()).part().unwrap().1
-}
+use super::subject::{Holds, Subject, ahead, fresh, sync};
 
 /// A server connection in which a client has prepared `s`, and left an unnamed statement.
 fn left() -> Box<ServerHalf> {
     let mut subject = Subject::new(Holds::None);
     subject.lend(fresh());
     for message in [&parse("s", "SELECT 1"), &parse("", "SELECT 2")] {
-        subject.send(message);
-        subject.run(&sync(), "", b'I');
+        subject.synced(message);
     }
     let server = subject.lend(fresh());
     assert!(server.is_tidy());
@@ -26,8 +21,7 @@ fn next(messages: &[&[u8]]) -> Subject {
     let mut subject = Subject::new(Holds::None);
     subject.lend(fresh());
     for message in messages {
-        subject.send(message);
-        subject.run(&sync(), "", b'I');
+        subject.synced(message);
     }
     subject.lend(left());
     subject
@@ -35,8 +29,7 @@ fn next(messages: &[&[u8]]) -> Subject {
 
 /// Sends a message, so that the access mode is set.
 fn begun(subject: &mut Subject) {
-    subject.send(&target(b'C', b'S', "none"));
-    subject.run(&sync(), "", b'I');
+    subject.synced(&target(b'C', b'S', "none"));
 }
 
 const CLOSED: &str = r"C(Ss\x00) ";
@@ -123,17 +116,14 @@ fn an_equal_statement_serves_only_whom_it_was_described_to() {
 fn who_comes_back_finds_its_own() {
     let mut first = Subject::new(Holds::None);
     first.lend(fresh());
-    first.send(&parse("s", "SELECT 1"));
-    first.run(&sync(), "", b'I');
+    first.synced(&parse("s", "SELECT 1"));
     let shared = first.lend(fresh());
 
     let mut second = Subject::new(Holds::None);
     second.lend(fresh());
-    second.send(&parse("s", "SELECT 3"));
-    second.run(&sync(), "", b'I');
+    second.synced(&parse("s", "SELECT 3"));
     second.lend(shared);
-    second.send(&bind("", "s"));
-    second.run(&sync(), "", b'I');
+    second.synced(&bind("", "s"));
     let shared = second.lend(fresh());
 
     first.lend(shared);
@@ -194,9 +184,7 @@ fn what_is_no_read_leaves_a_server_connection_to_be_reset() {
     ] {
         let mut subject = Subject::new(Holds::None);
         subject.lend(fresh());
-        for message in [&parse("", text)[..], &bind("", ""), &execute("", 0)] {
-            subject.send(message);
-        }
+        subject.pipeline(text);
         subject.run(&sync(), tag, b'I');
         assert_eq!(subject.lend(fresh()).is_tidy(), is_tidy, "{text}");
     }

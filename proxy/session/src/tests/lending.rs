@@ -6,29 +6,17 @@ use pgpalisade_policies::Leftover;
 use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::endings::Ending;
 use super::super::tokens::Obtained;
-use super::super::{Activity, Met, ServerHalf, Session};
+use super::super::{Activity, Met, Session};
 use super::frames::{bind, error_body, execute, parse, query, strings, target};
-use super::subject::{Holds, MARK, Subject, fence, raise, session, sync, wanted, word};
+use super::subject::{Holds, MARK, Subject, fence, fresh, raise, session, sync, wanted};
 use crate::fence::TokenValue;
 use crate::rejection::Rejection;
-
-/// A server connection after its login, in which nothing was declared.
-fn fresh() -> Box<ServerHalf> {
-    session(fence()).part().unwrap().1
-}
 
 /// A client that holds the current token, with a server connection for which it was not accepted.
 fn moved() -> Subject {
     let mut subject = Subject::new(Holds::Current);
     subject.lend(fresh());
     subject
-}
-
-fn written(subject: &mut Subject, message: &[u8]) -> String {
-    subject.to_client.clear();
-    subject.to_server.clear();
-    let action = subject.ask(message);
-    word(&action, subject)
 }
 
 /// The declaration that a message needs first.
@@ -45,13 +33,11 @@ fn a_session_is_parted_only_between_transactions() {
     type Begin = fn(&mut Subject);
     let open: [(&str, Begin); 8] = [
         ("a transaction", |subject| {
-            subject.run(&query("BEGIN"), "BEGIN", b'T');
+            subject.begin();
         }),
         ("a failed transaction", |subject| {
-            subject.run(&query("BEGIN"), "BEGIN", b'T');
-            subject.send(&query("SELECT 1/0"));
-            let _ = subject.fail();
-            subject.answer("", b'E');
+            subject.begin();
+            subject.fail_block();
         }),
         ("a request in flight", |subject| {
             subject.send(&query("SELECT 1"))
@@ -66,7 +52,7 @@ fn a_session_is_parted_only_between_transactions() {
         ("a pipeline whose first message was refused", |subject| {
             *subject = moved();
             subject.depose();
-            assert_eq!(written(subject, &parse("", "SELECT 1")), "+no");
+            assert_eq!(subject.decided_anew(&parse("", "SELECT 1")), "+no");
             let _ = subject.fail();
         }),
         ("output", |subject| {
@@ -83,8 +69,7 @@ fn a_session_is_parted_only_between_transactions() {
         assert!(subject.session.part().is_err(), "{what}");
     }
     let mut subject = Subject::new(Holds::Current);
-    subject.send(&parse("", "SELECT 1"));
-    subject.run(&sync(), "", b'I');
+    subject.synced(&parse("", "SELECT 1"));
     assert!(subject.session.part().is_ok());
 }
 
@@ -100,17 +85,17 @@ fn a_token_counts_where_it_was_accepted() {
         &query("BEGIN"),
         &parse("", "SELECT 1"),
     ] {
-        assert_eq!(written(&mut subject, message), "declare");
+        assert_eq!(subject.decided_anew(message), "declare");
         assert!(subject.session.client.state.token().is_none());
     }
     // What runs nothing declares nothing.
-    assert_eq!(written(&mut subject, &sync()), "free");
+    assert_eq!(subject.decided_anew(&sync()), "free");
     subject.answer("", b'I');
     subject.lend(accepted);
     // The server has no text of it yet.
-    assert_eq!(written(&mut subject, &insert), "+token");
+    assert_eq!(subject.decided_anew(&insert), "+token");
     subject.answer("INSERT 0 1", b'I');
-    assert_eq!(written(&mut subject, &insert), "token");
+    assert_eq!(subject.decided_anew(&insert), "token");
 }
 
 #[test]
@@ -121,7 +106,7 @@ fn after_its_declaration_it_counts_in_the_other_server_too() {
     assert_eq!(value, *wanted(&fence(), "5").value());
     let wanted = wanted(&subject.fence, "5");
     assert_eq!(subject.declare(&wanted, Ok(Obtained::default())), Met::Yes);
-    assert_eq!(written(&mut subject, &insert), "+token");
+    assert_eq!(subject.decided_anew(&insert), "+token");
     subject.answer("INSERT 0 1", b'I');
     // RESET returns to it, wherever the client is.
     subject.lend(fresh());
@@ -134,7 +119,7 @@ fn after_its_declaration_it_counts_in_the_other_server_too() {
         )
         .unwrap();
     subject.run(&query("RESET fencing.token"), "RESET", b'I');
-    assert_eq!(written(&mut subject, &insert), "+token");
+    assert_eq!(subject.decided_anew(&insert), "+token");
 }
 
 #[test]
@@ -145,9 +130,9 @@ fn another_client_gets_nothing_from_a_server_that_has_a_token() {
     other.lend(accepted);
     assert!(other.session.client.state.token().is_none());
     // Its transactions are made read-only first.
-    assert_eq!(written(&mut other, &insert), "guard");
+    assert_eq!(other.decided_anew(&insert), "guard");
     other.run(&query("SELECT 1"), "SELECT 1", b'I');
-    assert_eq!(written(&mut other, &insert), "!no");
+    assert_eq!(other.decided_anew(&insert), "!no");
 }
 
 #[test]
@@ -161,7 +146,7 @@ fn the_first_statement_after_a_takeover_is_refused_whatever_it_is() {
     for (first, refused) in firsts {
         let mut subject = moved();
         subject.depose();
-        assert_eq!(written(&mut subject, first), refused);
+        assert_eq!(subject.decided_anew(first), refused);
         let said = String::from_utf8_lossy(&subject.to_client).into_owned();
         assert_eq!(said.contains("PF001"), refused == "!no");
         if refused == "+no" {
@@ -172,13 +157,11 @@ fn the_first_statement_after_a_takeover_is_refused_whatever_it_is() {
         }
         // After it, as in a session that holds a stale token: it reads, and does not write.
         subject.run(&query("SELECT 1"), "SELECT 1", b'I');
-        assert_eq!(
-            written(&mut subject, &query("INSERT INTO t VALUES (1)")),
-            "!no"
-        );
+        let found = subject.decided_anew(&query("INSERT INTO t VALUES (1)"));
+        assert_eq!(found, "!no");
         assert!(String::from_utf8_lossy(&subject.to_client).contains("PF001"));
         subject.lend(fresh());
-        assert_eq!(written(&mut subject, &query("SELECT 1")), "guard");
+        assert_eq!(subject.decided_anew(&query("SELECT 1")), "guard");
     }
 }
 
@@ -200,7 +183,7 @@ fn a_refused_declaration_is_told_once() {
     }
     subject.take_output();
     subject.run(&query("SELECT 1"), "SELECT 1", b'I');
-    assert_eq!(written(&mut subject, &insert), "!no");
+    assert_eq!(subject.decided_anew(&insert), "!no");
 }
 
 #[test]
@@ -211,7 +194,7 @@ fn a_reset_declares_the_startup_token_again() {
     let six = wanted(&subject.fence, "5,billing=1");
     assert!(subject.session.may_declare(&six).is_ok());
     let set = query("SET fencing.token = '5,billing=1'");
-    assert_eq!(written(&mut subject, &set), "declare");
+    assert_eq!(subject.decided_anew(&set), "declare");
     assert_eq!(subject.declare(&six, Ok(Obtained::default())), Met::Yes);
     subject.run(&set, "SET", b'I');
     subject.run(&query("SELECT 1"), "SELECT 1", b'I');
@@ -237,7 +220,7 @@ fn a_login_finds_the_token_that_was_accepted_for_another() {
         first.session = Session::lend(client, used);
         assert!(!first.session.start_with(&wanted(&fence(), "4")));
         assert_eq!(first.session.start_with(&five), counts, "{mark}");
-        let written = written(&mut first, &query("INSERT INTO t VALUES (1)"));
+        let written = first.decided_anew(&query("INSERT INTO t VALUES (1)"));
         assert_eq!(written == "+token", counts, "{written}");
     }
 }
@@ -306,14 +289,13 @@ fn a_reset_leaves_nothing_of_the_last_client() {
     let server = std::mem::replace(&mut second.session, session(fence())).end_reset();
     second.lend(server.unwrap());
     second.run(&query("PREPARE n AS SELECT 1"), "PREPARE", b'I');
-    assert_eq!(written(&mut second, &query("EXECUTE n")), "free");
+    assert_eq!(second.decided_anew(&query("EXECUTE n")), "free");
 }
 
 /// A server connection in which another client has prepared a write, and a client to which it is lent.
 fn lent_used() -> Subject {
     let mut first = Subject::new(Holds::None);
-    first.send(&parse("n", "INSERT INTO t VALUES (1)"));
-    first.run(&sync(), "", b'I');
+    first.synced(&parse("n", "INSERT INTO t VALUES (1)"));
     let used = first.lend(fresh());
     let mut second = Subject::new(Holds::None);
     let (client, _) = session(fence()).part().unwrap();
@@ -390,18 +372,13 @@ fn a_client_keeps_its_server_as_long_as_something_is_left_in_it() {
         ),
         (bind("", ""), None),
     ] {
-        subject.send(&message);
-        subject.run(&sync(), "", b'I');
+        subject.synced(&message);
         assert_eq!(left(&subject), expect);
     }
-    subject.send(&parse("n", "SELECT date '1.2.2020'"));
-    subject.run(&sync(), "", b'I');
-    subject.send(&target(b'C', b'S', "n"));
-    subject.run(&sync(), "", b'I');
+    subject.synced(&parse("n", "SELECT date '1.2.2020'"));
+    subject.synced(&target(b'C', b'S', "n"));
     assert_eq!(left(&subject), None);
-    subject.send(&parse("", "SELECT pg_advisory_lock(1)"));
-    subject.send(&bind("", ""));
-    subject.send(&execute("", 0));
+    subject.pipeline("SELECT pg_advisory_lock(1)");
     subject.run(&sync(), "SELECT 1", b'I');
     assert_eq!(left(&subject), Some(Leftover::Lock));
     // A session that is never parted needs no account of it, and reads no text for it.
@@ -451,9 +428,7 @@ fn a_client_knows_of_one_access_mode_whatever_its_server_has() {
     subject.run(&query("SELECT 1"), "SELECT 1", b'I');
     subject.lend(guarded);
     subject.to_client.clear();
-    subject.send(&parse("", "SELECT 1"));
-    subject.send(&bind("", ""));
-    subject.send(&execute("", 0));
+    subject.pipeline("SELECT 1");
     subject.run(&sync(), "SELECT 1", b'I');
     assert!(subject.to_client.is_empty());
 }

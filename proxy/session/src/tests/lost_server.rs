@@ -10,17 +10,15 @@ use super::super::endings::Ending;
 use super::super::lost_server::Step;
 use super::super::unserved::Needs;
 use super::super::{Activity, ClientHalf, Session};
-use super::frames::{bind, error_body, execute, message, parse, query, split, strings};
-use super::subject::{Holds, Subject, session, sync, word};
+use super::frames::{error_body, message, parse, query, split, strings};
+use super::subject::{Holds, Subject, fresh, sync};
 use crate::wire::backend;
 use crate::wire::frontend::FrontendTag;
-
-type Work = fn(&mut Subject);
 
 /// A client with the current token, in a lent connection for which that was accepted.
 fn lent(holds: Holds) -> Subject {
     let mut subject = Subject::new(holds);
-    let unused = session(subject.fence.clone()).part().unwrap().1;
+    let unused = fresh();
     let own = subject.lend(unused);
     subject.lend(own);
     subject
@@ -118,244 +116,88 @@ fn found((mut client, out): (Box<ClientHalf>, BytesMut), next: &str) -> String {
 
 const INSERT: &str = "INSERT INTO t VALUES (1)";
 
-fn begun(subject: &mut Subject) {
-    subject.run(&query("BEGIN"), "BEGIN", b'T');
-}
-
 /// A transaction that has written.
 fn wrote(subject: &mut Subject) {
-    begun(subject);
+    subject.begin();
     subject.run(&query(INSERT), "INSERT 0 1", b'T');
 }
 
-fn pipelined(subject: &mut Subject, text: &str) {
-    subject.send(&parse("", text));
-    subject.send(&bind("", ""));
-    subject.send(&execute("", 0));
+/// Does what stands between ` + `. A text is sent, in a pipeline if it follows a `:`.
+fn act(subject: &mut Subject, steps: &str) {
+    for step in steps.split(" + ") {
+        match step {
+            "nothing" => {}
+            "BEGIN, answered" => subject.begin(),
+            "a write in a block" => wrote(subject),
+            "INSERT" => subject.send(&query(INSERT)),
+            ":INSERT" => subject.pipeline(INSERT),
+            "Sync" => subject.send(&sync()),
+            "an answer" => subject.answer("SELECT 1", b'I'),
+            "a failure" => subject.fail_block(),
+            "data" => {
+                let _ = subject.reply(b'G', &[0, 0, 0]);
+                subject.send(&message(b'd', b"1\n"));
+            }
+            text => match text.strip_prefix(':') {
+                Some(text) => subject.pipeline(text),
+                None => subject.send(&query(text)),
+            },
+        }
+    }
 }
 
 #[test]
 fn requests_in_flight_are_answered() {
-    let rows: [(&str, Work, Cause, &str, &str); 23] = {
-        use Cause::{Closed, Crashed, Deposed, TakenOver, Terminated};
-        [
-            ("nothing", |_| {}, Closed, "Q", "|.|idle"),
-            (
-                "a read",
-                |s| s.send(&query("SELECT 1")),
-                Closed,
-                "Q",
-                "08006 I|.|idle",
-            ),
-            (
-                "a write",
-                |s| s.send(&query(INSERT)),
-                Closed,
-                "Q",
-                "08007 I|.|idle",
-            ),
-            (
-                "a write",
-                |s| s.send(&query(INSERT)),
-                Crashed,
-                "Q",
-                "08007 I|.|idle",
-            ),
-            (
-                "a write",
-                |s| s.send(&query(INSERT)),
-                Terminated,
-                "Q",
-                "57P01 I|.|idle",
-            ),
-            (
-                "a write",
-                |s| s.send(&query(INSERT)),
-                TakenOver,
-                "Q",
-                "PF001 I|.|idle",
-            ),
-            (
-                "a write",
-                |s| s.send(&query(INSERT)),
-                Deposed,
-                "Q",
-                "08007 I|.|idle",
-            ),
-            (
-                "a read",
-                |s| s.send(&query("SELECT 1")),
-                Deposed,
-                "Q",
-                "PF007 I|.|idle",
-            ),
-            (
-                "CALL",
-                |s| s.send(&query("CALL p()")),
-                TakenOver,
-                "Q",
-                "08007 I|.|idle",
-            ),
-            (
-                "BEGIN",
-                |s| s.send(&query("BEGIN")),
-                Closed,
-                "Q",
-                "08006 E|.|failed",
-            ),
-            (
-                "a write in a block",
-                |s| {
-                    wrote(s);
-                    s.send(&query(INSERT));
-                },
-                Closed,
-                "Q",
-                "08006 E|.|failed",
-            ),
-            (
-                "COMMIT",
-                |s| {
-                    wrote(s);
-                    s.send(&query("COMMIT"));
-                },
-                Closed,
-                "Q",
-                "08007 I|.|idle",
-            ),
-            (
-                "COMMIT",
-                |s| {
-                    wrote(s);
-                    s.send(&query("COMMIT"));
-                },
-                TakenOver,
-                "Q",
-                "PF001 I|.|idle",
-            ),
-            (
-                "COMMIT AND CHAIN",
-                |s| {
-                    wrote(s);
-                    s.send(&query("COMMIT AND CHAIN"));
-                },
-                Deposed,
-                "Q",
-                "08007 E|.|failed",
-            ),
-            (
-                "ROLLBACK",
-                |s| {
-                    wrote(s);
-                    s.send(&query("ROLLBACK"));
-                },
-                Closed,
-                "Q",
-                "08006 I|.|idle",
-            ),
-            (
-                "ROLLBACK, then a write",
-                |s| {
-                    wrote(s);
-                    s.send(&query("ROLLBACK"));
-                    s.send(&query(INSERT));
-                },
-                Closed,
-                "Q",
-                "08007 I|.|idle",
-            ),
-            (
-                "COMMIT of a failed block",
-                |s| {
-                    wrote(s);
-                    s.send(&query("SELECT 1"));
-                    let _ = s.fail();
-                    s.answer("", b'E');
-                    s.send(&query("COMMIT"));
-                },
-                Closed,
-                "Q",
-                "08006 I|.|idle",
-            ),
-            (
-                "several",
-                |s| {
-                    wrote(s);
-                    s.send(&query("SELECT 1"));
-                    s.send(&query("SELECT 2"));
-                },
-                Closed,
-                "Q",
-                "08006 E 08006 E|.|failed",
-            ),
-            (
-                "a pipeline",
-                |s| {
-                    pipelined(s, INSERT);
-                    s.send(&sync());
-                },
-                Closed,
-                "Q",
-                "08007 I|.|idle",
-            ),
-            (
-                "a pipeline without its end",
-                |s| pipelined(s, INSERT),
-                Closed,
-                "BES",
-                "08006|||I|idle",
-            ),
-            (
-                "the same",
-                |s| {
-                    pipelined(s, "SELECT 1");
-                    pipelined(s, INSERT);
-                },
-                TakenOver,
-                "BES",
-                "PF001|||I|idle",
-            ),
-            (
-                "COPY",
-                |s| {
-                    s.send(&query("COPY t FROM STDIN"));
-                    let _ = s.reply(b'G', &[0, 0, 0]);
-                    s.send(&message(b'd', b"1\n"));
-                },
-                TakenOver,
-                "ddcQ",
-                "PF001 I||||.|idle",
-            ),
-            (
-                "COPY in a pipeline",
-                |s| {
-                    pipelined(s, "COPY t FROM STDIN");
-                    let _ = s.reply(b'G', &[0, 0, 0]);
-                    s.send(&message(b'd', b"1\n"));
-                },
-                TakenOver,
-                "dcHSQ",
-                "PF001||||I|.|idle",
-            ),
-        ]
+    use Cause::{Closed, Crashed, Deposed, TakenOver, Terminated};
+    let check = |cause, rows: &[&str]| {
+        for row in rows {
+            let (steps, answers) = row.split_once(" => ").unwrap();
+            let (next, expect) = answers.split_once(": ").unwrap();
+            let mut subject = lent(Holds::Current);
+            act(&mut subject, steps);
+            let found = found(lose(subject, cause), next);
+            assert_eq!(found, expect, "{steps}, {cause:?}");
+        }
     };
-    for (what, work, cause, next, expect) in rows {
-        let mut subject = lent(Holds::Current);
-        work(&mut subject);
-        assert_eq!(
-            found(lose(subject, cause), next),
-            expect,
-            "{what}, {cause:?}"
-        );
-    }
+    let closed = [
+        "nothing => Q: |.|idle",
+        "SELECT 1 => Q: 08006 I|.|idle",
+        "INSERT => Q: 08007 I|.|idle",
+        "BEGIN => Q: 08006 E|.|failed",
+        "a write in a block + INSERT => Q: 08006 E|.|failed",
+        "a write in a block + COMMIT => Q: 08007 I|.|idle",
+        "a write in a block + ROLLBACK => Q: 08006 I|.|idle",
+        "a write in a block + ROLLBACK + INSERT => Q: 08007 I|.|idle",
+        "a write in a block + a failure + COMMIT => Q: 08006 I|.|idle",
+        "a write in a block + SELECT 1 + SELECT 2 => Q: 08006 E 08006 E|.|failed",
+        ":INSERT + Sync => Q: 08007 I|.|idle",
+        ":INSERT => BES: 08006|||I|idle",
+    ];
+    check(Closed, &closed);
+    check(Crashed, &["INSERT => Q: 08007 I|.|idle"]);
+    check(Terminated, &["INSERT => Q: 57P01 I|.|idle"]);
+    let taken_over = [
+        "INSERT => Q: PF001 I|.|idle",
+        "CALL p() => Q: 08007 I|.|idle",
+        "a write in a block + COMMIT => Q: PF001 I|.|idle",
+        ":SELECT 1 + :INSERT => BES: PF001|||I|idle",
+        "COPY t FROM STDIN + data => ddcQ: PF001 I||||.|idle",
+        ":COPY t FROM STDIN + data => dcHSQ: PF001||||I|.|idle",
+    ];
+    check(TakenOver, &taken_over);
+    let deposed = [
+        "INSERT => Q: 08007 I|.|idle",
+        "SELECT 1 => Q: PF007 I|.|idle",
+        "a write in a block + COMMIT AND CHAIN => Q: 08007 E|.|failed",
+    ];
+    check(Deposed, &deposed);
 }
 
 /// A message of the proxy that stands for a refused one is answered like that.
 #[test]
 fn a_refusal_in_flight_is_answered() {
     let mut subject = Subject::new(Holds::Current);
-    let fresh = session(subject.fence.clone()).part().unwrap().1;
-    subject.lend(fresh);
+    subject.lend(fresh());
     subject.depose();
     assert!(matches!(
         subject.ask(&parse("", "SELECT 1")),
@@ -366,35 +208,17 @@ fn a_refusal_in_flight_is_answered() {
 
 #[test]
 fn an_idle_client_is_told_at_its_next_message() {
-    let rows: [(&str, Work, &str, &str); 5] = [
-        ("a block", wrote, "QQ", "|08006 E|.|failed"),
-        ("a block, a pipeline", wrote, "PBSQ", "|08006||E|.|failed"),
-        ("a block, Sync", wrote, "HSQ", "||08006 E|.|failed"),
-        (
-            "a pipeline",
-            |s| {
-                pipelined(s, "SELECT 1");
-                s.answer("SELECT 1", b'I');
-            },
-            "SQ",
-            "|08006 I|.|idle",
-        ),
-        (
-            "a failed block",
-            |s| {
-                begun(s);
-                s.send(&query("SELECT 1"));
-                let _ = s.fail();
-                s.answer("", b'E');
-            },
-            "Q",
-            "|.|failed",
-        ),
-    ];
-    for (what, work, next, expect) in rows {
+    for (steps, next, expect) in [
+        ("a write in a block", "QQ", "|08006 E|.|failed"),
+        ("a write in a block", "PBSQ", "|08006||E|.|failed"),
+        ("a write in a block", "HSQ", "||08006 E|.|failed"),
+        (":SELECT 1 + an answer", "SQ", "|08006 I|.|idle"),
+        ("BEGIN, answered + a failure", "Q", "|.|failed"),
+    ] {
         let mut subject = lent(Holds::Current);
-        work(&mut subject);
-        assert_eq!(found(lose(subject, Cause::Closed), next), expect, "{what}");
+        act(&mut subject, steps);
+        let found = found(lose(subject, Cause::Closed), next);
+        assert_eq!(found, expect, "{steps}: {next}");
     }
     let mut subject = lent(Holds::Current);
     wrote(&mut subject);
@@ -437,8 +261,7 @@ fn only_what_ends_a_transaction_may_have_committed_it() {
 #[test]
 fn a_declaration_is_not_repeated() {
     let mut subject = Subject::new(Holds::Current);
-    let fresh = session(subject.fence.clone()).part().unwrap().1;
-    subject.lend(fresh);
+    subject.lend(fresh());
     let asked = subject.ask(&query(INSERT));
     assert!(matches!(asked, Action::Need(Prerequisite::Tokens(..))));
     assert_eq!(found(lose(subject, Cause::Closed), "QQ"), "|08006 I|.|idle");
@@ -453,7 +276,7 @@ fn a_client_that_has_left_something_ends_with_its_connection() {
     }
     assert!(!Subject::new(Holds::Current).session.outlives_server());
     let mut subject = lent(Holds::Current);
-    pipelined(&mut subject, "COPY t FROM STDIN");
+    subject.pipeline("COPY t FROM STDIN");
     let _ = subject.reply(b'G', &[0, 0, 0]);
     subject.send(&message(b'd', b"1\n"));
     subject.send(&sync());
@@ -483,7 +306,7 @@ fn a_client_whose_login_is_not_complete_is_told_at_once() {
 #[test]
 fn a_client_that_breaks_the_protocol_ends() {
     let mut subject = lent(Holds::Current);
-    pipelined(&mut subject, "COPY t FROM STDIN");
+    subject.pipeline("COPY t FROM STDIN");
     let error = error_body("FATAL", "08P01", "unexpected message type 0x45");
     let said = subject.reply(b'E', &error);
     assert!(
@@ -496,7 +319,7 @@ fn a_client_that_breaks_the_protocol_ends() {
 /// and what fails it.
 fn resumed(client: Box<ClientHalf>, replies: &[u8], status: u8) -> Result<Subject, Ending> {
     let mut subject = Subject::new(Holds::None);
-    let server = session(subject.fence.clone()).part().unwrap().1;
+    let server = fresh();
     subject.session = Session::lend(client, server);
     subject.to_server.clear();
     let verdicts = RefCell::new(VerdictCache::new(1 << 20));
@@ -530,7 +353,7 @@ fn resumed(client: Box<ClientHalf>, replies: &[u8], status: u8) -> Result<Subjec
 #[test]
 fn a_lost_transaction_has_failed_until_it_ends() {
     let mut subject = lent(Holds::Current);
-    begun(&mut subject);
+    subject.begin();
     subject.run(&query("SET LOCAL fencing.token = ''"), "SET", b'T');
     let (mut client, _) = lose(subject, Cause::Closed);
     let mut out = BytesMut::new();
@@ -539,17 +362,13 @@ fn a_lost_transaction_has_failed_until_it_ends() {
     assert_eq!(subject.session.activity(), Activity::InFailedTransaction);
     // The lost token counts nowhere, and is not declared for the transaction.
     assert!(subject.session.client.state.token().is_none());
-    let ask = |subject: &mut Subject, text: &str| {
-        let action = subject.ask(&query(text));
-        word(&action, subject)
-    };
-    assert_eq!(ask(&mut subject, INSERT), "fails");
+    assert_eq!(subject.decided(&query(INSERT)), "fails");
     let _ = subject.fail();
     subject.answer("", b'E');
     subject.to_client.clear();
     subject.to_server.clear();
     subject.run(&query("COMMIT"), "ROLLBACK", b'I');
-    assert_eq!(ask(&mut subject, INSERT), "declare");
+    assert_eq!(subject.decided(&query(INSERT)), "declare");
 }
 
 #[test]
@@ -573,7 +392,7 @@ fn a_taken_over_client_is_told_once() {
 #[test]
 fn a_failed_transaction_that_did_not_begin_ends_the_session() {
     let mut subject = lent(Holds::Current);
-    begun(&mut subject);
+    subject.begin();
     let (client, _) = lose(subject, Cause::Closed);
     let ended = resumed(client, b"3EZ", b'I');
     assert!(matches!(ended, Err(Ending::OwnStatement(_))));
@@ -583,10 +402,8 @@ fn a_failed_transaction_that_did_not_begin_ends_the_session() {
 #[test]
 fn its_prepared_statements_outlive_it() {
     let mut subject = Subject::new(Holds::None);
-    let unused = session(subject.fence.clone()).part().unwrap().1;
-    subject.lend(unused);
-    subject.send(&parse("s", "SELECT 1"));
-    subject.run(&sync(), "", b'I');
+    subject.lend(fresh());
+    subject.synced(&parse("s", "SELECT 1"));
     let (client, _) = subject.session.lose_server();
     assert!(client.statements.unwrap().get(b"s").is_some());
 }

@@ -7,28 +7,22 @@ use pgpalisade_policies::{Leftover, VerdictCache};
 use super::super::action::{Action, Disposition};
 use super::super::frame::Frame;
 use super::super::tokens::Obtained;
-use super::super::{Met, ServerHalf, Session, statements};
+use super::super::{Met, Session, statements};
 use super::frames::{bind, execute, message, parse, query, strings, target};
-use super::subject::{Holds, Subject, ahead, fence, session, sync, wanted};
+use super::subject::{Holds, Subject, ahead, fresh, sync, wanted};
 use crate::wire::{frontend, header};
-
-fn fresh() -> Box<ServerHalf> {
-    session(fence()).part().unwrap().1
-}
 
 /// A client that has run these messages, each with its own Sync, and was then lent another server connection.
 fn moved(holds: Holds, messages: &[&[u8]]) -> Subject {
     let mut subject = Subject::new(holds);
     subject.lend(fresh());
     for message in messages {
-        subject.send(message);
-        subject.run(&sync(), "", b'I');
+        subject.synced(message);
     }
     assert_eq!(subject.session.leftover(), None);
     subject.lend(fresh());
     // So that its access mode is set.
-    subject.send(&target(b'C', b'S', "none"));
-    subject.run(&sync(), "", b'I');
+    subject.synced(&target(b'C', b'S', "none"));
     subject.to_server.clear();
     subject.to_client.clear();
     subject
@@ -108,8 +102,7 @@ fn what_has_removed_a_statement_removes_it_everywhere() {
         Holds::None,
         &[&parse("s", "SELECT 1"), &parse("", "SELECT 2")],
     );
-    subject.send(&bind("", "s"));
-    subject.run(&sync(), "", b'I');
+    subject.synced(&bind("", "s"));
     assert!(ahead(&mut subject, &bind("", "")).starts_with("P("));
     // A simple Query removes it, a Parse that fails none.
     let mut subject = moved(
@@ -140,8 +133,7 @@ fn an_unnamed_statement_is_gone_once_another_one_fails() {
         assert!(matches!(subject.fail(), Disposition::Relay));
         subject.run(&sync(), "", b'I');
         subject.lend(fresh());
-        subject.send(&target(b'C', b'S', "none"));
-        subject.run(&sync(), "", b'I');
+        subject.synced(&target(b'C', b'S', "none"));
         assert_eq!(ahead(&mut subject, &bind("", "")), r"C(S\x00) free");
     }
     // Not if PostgreSQL has skipped it.
@@ -182,8 +174,7 @@ fn leader() -> Subject {
     let mut subject = Subject::new(Holds::Current);
     let accepted = subject.lend(fresh());
     subject.lend(accepted);
-    subject.send(&parse("s", "SELECT '{1}'::d[]"));
-    subject.run(&sync(), "", b'I');
+    subject.synced(&parse("s", "SELECT '{1}'::d[]"));
     subject.lend(fresh());
     let wanted = wanted(&subject.fence, "5");
     let _ = subject.ask(&query("BEGIN"));
@@ -194,7 +185,7 @@ fn leader() -> Subject {
 /// In a transaction that may write, without its token.
 fn unguarded() -> Subject {
     let mut subject = leader();
-    subject.run(&query("BEGIN"), "BEGIN", b'T');
+    subject.begin();
     subject.run(&query("SET LOCAL fencing.token = ''"), "SET", b'T');
     subject
 }
@@ -246,11 +237,8 @@ fn where_a_setting_has_changed_nothing_is_parsed_again() {
         assert_eq!(ahead(&mut subject, &bind("", "s")), "free", "{text}");
         subject.run(&sync(), "", b'I');
         // The client can parse it anew, and that keeps the connection.
-        assert_eq!(
-            ahead(&mut subject, &parse("s", "SELECT '1'")),
-            "free",
-            "{text}"
-        );
+        let found = ahead(&mut subject, &parse("s", "SELECT '1'"));
+        assert_eq!(found, "free", "{text}");
         subject.run(&sync(), "", b'I');
         assert!(subject.session.leftover().is_some(), "{text}");
     }
@@ -308,7 +296,7 @@ fn a_statement_that_is_parsed_while_a_setting_changes() {
         ("SELECT 1", "DateStyle", "ISO, MDY", None),
     ] {
         let mut subject = moved(Holds::None, &[&parse("s", "SELECT '1'")]);
-        subject.run(&query("BEGIN"), "BEGIN", b'T');
+        subject.begin();
         subject.send(&query("SELECT f()"));
         subject.send(&parse("t", text));
         subject.send(&sync());
@@ -442,10 +430,8 @@ fn a_text_that_names_a_statement_finds_it() {
     assert_eq!(ahead(&mut subject, &query("EXECUTE s")), "wait");
     let _ = subject.fail();
     subject.run(&sync(), "", b'I');
-    subject.run(&query("BEGIN"), "BEGIN", b'T');
-    subject.send(&query("SELECT 1"));
-    let _ = subject.fail();
-    subject.answer("", b'E');
+    subject.begin();
+    subject.fail_block();
     assert_eq!(ahead(&mut subject, &query("EXECUTE s")), "fails");
     // Its error is the answer.
     let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
@@ -480,8 +466,7 @@ fn past_the_limit_a_client_keeps_its_connection() {
     let text = format!("SELECT 1 /* {} */", "x".repeat(60_000));
     for at in 0..statements::NAMES_BYTES_MAX / 60_000 + 1 {
         assert_eq!(subject.session.leftover(), None, "{at}");
-        subject.send(&parse(&at.to_string(), &text));
-        subject.run(&sync(), "", b'I');
+        subject.synced(&parse(&at.to_string(), &text));
     }
     assert_eq!(subject.session.leftover(), Some(Leftover::Statement));
 }

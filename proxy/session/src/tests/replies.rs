@@ -53,28 +53,54 @@ const fn ending_word(ending: &Ending) -> &'static str {
     }
 }
 
-/// Checks replies in their order, each with its outcome.
-#[track_caller]
-fn check(subject: &mut Subject, replies: &[(u8, &[u8], &str)]) {
-    subject.to_client.clear();
-    for (at, (tag, body, expect)) in replies.iter().enumerate() {
-        let disposition = subject.reply(*tag, body);
-        assert_eq!(
-            found(&disposition, subject),
-            *expect,
-            "reply {at}, {:?}",
-            char::from(*tag)
-        );
-        subject.to_client.clear();
+/// A reply as text: its type byte and what is in it. A report without a name is that of the default access mode.
+fn reply(text: &str) -> (u8, Vec<u8>) {
+    let (tag, rest) = (text.as_bytes()[0], text[1..].trim_start());
+    let body = match tag {
+        b'C' => strings(&[rest]),
+        b'D' => row(rest),
+        b'E' => match rest.split_once(' ') {
+            Some((severity, code)) => error_body(severity, code, "terminating connection"),
+            None => error_body("ERROR", "22012", "division by zero"),
+        },
+        b'G' => vec![0, 0, 0],
+        b'S' => match rest.split_once('=') {
+            Some((name, value)) => strings(&[name, value]),
+            None => strings(&[DEFAULT_READ_ONLY, rest]),
+        },
+        _ => rest.into(),
+    };
+    (tag, body)
+}
+
+/// Delivers replies, whatever becomes of them.
+fn deliver(subject: &mut Subject, replies: &str) {
+    for text in replies.split("; ") {
+        let (tag, body) = reply(text);
+        let _ = subject.reply(tag, &body);
     }
 }
 
-fn error() -> Vec<u8> {
-    error_body("ERROR", "22012", "division by zero")
+#[track_caller]
+fn is_dropped(subject: &mut Subject, text: &str) {
+    let (tag, body) = reply(text);
+    assert!(
+        matches!(subject.reply(tag, &body), Disposition::Drop),
+        "{text}"
+    );
 }
 
-fn setting(name: &str, value: &str) -> Vec<u8> {
-    strings(&[name, value])
+/// Checks replies in their order, each with its outcome.
+#[track_caller]
+fn check(subject: &mut Subject, replies: &str) {
+    subject.to_client.clear();
+    for row in replies.split("; ") {
+        let (text, expect) = row.split_once(": ").unwrap();
+        let (tag, body) = reply(text);
+        let disposition = subject.reply(tag, &body);
+        assert_eq!(found(&disposition, subject), expect, "{row} in {replies}");
+        subject.to_client.clear();
+    }
 }
 
 fn subject(holds: Holds, sent: &[Vec<u8>]) -> Subject {
@@ -88,25 +114,21 @@ fn subject(holds: Holds, sent: &[Vec<u8>]) -> Subject {
 /// A session inside a transaction block.
 fn in_block(holds: Holds) -> Subject {
     let mut subject = Subject::new(holds);
-    subject.run(&query("BEGIN"), "BEGIN", b'T');
+    subject.begin();
     subject
 }
 
 #[test]
 fn what_nobody_has_asked_for_is_the_clients() {
-    let about = setting("application_name", "a");
     for holds in [Current, Nothing] {
+        assert!(matches!(
+            subject(holds, &[]).reply(b'S', b"no setting"),
+            Disposition::Relay
+        ));
         check(
             &mut subject(holds, &[]),
-            &[
-                (b'N', b"", "relay 0"),
-                (b'A', b"", "relay 0"),
-                (b'S', &about, "relay 0"),
-                (b'S', b"no setting", "relay 0"),
-                (b'E', &error(), "relay 0"),
-                (b'Z', b"I", "relay 0"),
-                (b'!', b"", "relay 0"),
-            ],
+            "N: relay 0; A: relay 0; S application_name=a: relay 0; E: relay 0; \
+         Z I: relay 0; !: relay 0",
         );
     }
 }
@@ -115,14 +137,7 @@ fn what_nobody_has_asked_for_is_the_clients() {
 fn replies_to_the_client() {
     check(
         &mut subject(Nothing, &[query("SELECT 1; SELECT 1")]),
-        &[
-            (b'T', b"", "relay 1"),
-            (b'D', &row("1"), "relay 1"),
-            (b'N', b"", "relay 1"),
-            (b'C', b"SELECT 1\0", "relay 1"),
-            (b'C', b"SELECT 1\0", "relay 1"),
-            (b'Z', b"I", "relay 0"),
-        ],
+        "T: relay 1; D 1: relay 1; N: relay 1; C SELECT 1: relay 1; C SELECT 1: relay 1; Z I: relay 0",
     );
     let pipeline = [
         parse("", "SELECT 1"),
@@ -133,21 +148,12 @@ fn replies_to_the_client() {
     ];
     check(
         &mut subject(Nothing, &pipeline),
-        &[
-            (b'1', b"", "relay 4"),
-            (b'2', b"", "relay 3"),
-            (b's', b"", "relay 2"),
-            (b'C', b"SELECT 0\0", "relay 1"),
-            (b'Z', b"I", "relay 0"),
-        ],
+        "1: relay 4; 2: relay 3; s: relay 2; C SELECT 0: relay 1; Z I: relay 0",
     );
-    check(
-        &mut subject(Nothing, &pipeline),
-        &[(b'E', &error(), "relay 1"), (b'Z', b"I", "relay 0")],
-    );
+    check(&mut subject(Nothing, &pipeline), "E: relay 1; Z I: relay 0");
     // Until a Sync, the server skips what follows.
     let mut subject = subject(Nothing, &pipeline[..2]);
-    check(&mut subject, &[(b'E', &error(), "relay 0")]);
+    check(&mut subject, "E: relay 0");
     assert!(matches!(subject.ask(&execute("", 0)), Action::Discard));
 }
 
@@ -157,67 +163,39 @@ fn replies_to_the_session_itself() {
     subject.session.begin_set_access(AccessChange::Release);
     check(
         &mut subject,
-        &[
-            (b'3', b"", "drop 6"),
-            (b'1', b"", "drop 5"),
-            (b'2', b"", "drop 4"),
-            (b'N', b"", "drop 4"),
-            (b'A', b"", "relay 4"),
-            (b'C', b"SET\0", "drop 3"),
-            (b'S', &setting(DEFAULT_READ_ONLY, "off"), "drop 3"),
-            (b'3', b"", "drop 2"),
-            (b'3', b"", "drop 1"),
-            (b'Z', b"I", "drop 0"),
-        ],
+        "3: drop 6; 1: drop 5; 2: drop 4; N: drop 4; A: relay 4; C SET: drop 3; S off: drop 3; \
+         3: drop 2; 3: drop 1; Z I: drop 0",
     );
     // The value at login differs from what the client knows, so it is reported.
     subject.session.begin_set_access(AccessChange::Release);
     check(
         &mut subject,
-        &[
-            (b'3', b"", "drop 6"),
-            (b'1', b"", "drop 5"),
-            (b'2', b"", "drop 4"),
-            (b'C', b"SET\0", "drop 3"),
-            (b'S', &setting(DEFAULT_READ_ONLY, "on"), "drop 3"),
-            (b'3', b"", "drop 2"),
-            (b'3', b"", "drop 1"),
-            (b'Z', b"I", "drop !S 0"),
-        ],
+        "3: drop 6; 1: drop 5; 2: drop 4; C SET: drop 3; S on: drop 3; 3: drop 2; 3: drop 1; \
+         Z I: drop !S 0",
     );
     // A statement that must not fail: afterwards the access mode is unknown.
     subject.session.begin_set_access(AccessChange::Release);
-    check(
-        &mut subject,
-        &[(b'3', b"", "drop 6"), (b'E', &error(), "own !E 1")],
-    );
+    check(&mut subject, "3: drop 6; E: own !E 1");
 }
 
 /// A cancel request of the client may hit the guard's statements. They are sent again, and the client sees nothing.
 #[test]
 fn a_guard_that_is_cancelled() {
-    let cancelled = error_body("ERROR", "57014", "canceling statement due to user request");
     for at in 0..3 {
         let mut subject = Subject::at_login(Nothing);
         subject.session.begin_set_access(AccessChange::Guard);
         for statement in 0..3 {
-            let _ = subject.reply(b'3', b"");
-            if statement == at {
-                let disposition = subject.reply(b'E', &cancelled);
-                assert!(matches!(disposition, Disposition::Drop), "{at}");
-            } else {
-                let _ = subject.reply(b'1', b"");
-                let _ = subject.reply(b'2', b"");
-                if statement == 2 {
-                    let _ = subject.reply(b'D', &row("7"));
+            match statement {
+                _ if statement == at => {
+                    deliver(&mut subject, "3");
+                    is_dropped(&mut subject, "E ERROR 57014");
                 }
-                let _ = subject.reply(b'C', b"SET\0");
-                let _ = subject.reply(b'3', b"");
-                let _ = subject.reply(b'3', b"");
+                2 => deliver(&mut subject, "3; 1; 2; D 7; C SET; 3; 3"),
+                _ => deliver(&mut subject, "3; 1; 2; C SET; 3; 3"),
             }
             // The second and the third are one pipeline.
             if statement != 1 || at == 1 {
-                let _ = subject.reply(b'Z', b"I");
+                deliver(&mut subject, "Z I");
             }
             if (statement, at) == (1, 1) {
                 break;
@@ -227,54 +205,41 @@ fn a_guard_that_is_cancelled() {
         assert_eq!(changed.unwrap(), Met::Yes);
         assert_eq!(subject.to_client, b"");
         subject.to_server.clear();
-        let action = subject.ask(&query("SELECT 1"));
-        assert_eq!(super::subject::word(&action, &subject), "guard", "{at}");
+        assert_eq!(subject.decided(&query("SELECT 1")), "guard", "{at}");
     }
     // Other statements are not repeated: what came after them relied on them.
     let mut subject = subject(Current, &[]);
     subject.session.begin_set_access(AccessChange::Release);
-    check(
-        &mut subject,
-        &[(b'3', b"", "drop 6"), (b'E', &cancelled, "own !E 1")],
-    );
+    check(&mut subject, "3: drop 6; E ERROR 57014: own !E 1");
 }
 
 /// The guard counts if the process of the login confirms it.
 #[test]
 fn the_guard_is_confirmed() {
-    let on = setting(DEFAULT_READ_ONLY, "on");
     for (process, report, holds) in [
-        ("7", Some(&on), true),
+        ("7", "; S on", true),
         // A pooler uses other processes.
-        ("8", Some(&on), false),
-        ("", Some(&on), false),
+        ("8", "; S on", false),
+        ("", "; S on", false),
         // A server before version 14.
-        ("7", None, false),
+        ("7", "", false),
     ] {
         let mut subject = Subject::at_login(Nothing);
         subject.session.begin_set_access(AccessChange::Guard);
         for statement in 0..3 {
-            for tag in *b"312" {
-                let _ = subject.reply(tag, b"");
-            }
+            deliver(&mut subject, "3; 1; 2");
             if statement == 2 {
-                let disposition = subject.reply(b'D', &row(process));
-                assert!(matches!(disposition, Disposition::Drop));
+                is_dropped(&mut subject, &format!("D {process}"));
             }
-            let _ = subject.reply(b'C', b"SET\0");
-            let _ = subject.reply(b'3', b"");
-            let _ = subject.reply(b'3', b"");
-            if let Some(report) = report {
-                let _ = subject.reply(b'S', report);
-            }
+            deliver(&mut subject, &format!("C SET; 3; 3{report}"));
             // The second and the third are one pipeline.
             if statement != 1 {
-                let _ = subject.reply(b'Z', b"I");
+                deliver(&mut subject, "Z I");
             }
         }
         assert!(subject.session.is_answered());
         let confirmed = subject.session.end_set_access(AccessChange::Guard);
-        assert_eq!(confirmed.is_ok(), holds, "{process} {report:?}");
+        assert_eq!(confirmed.is_ok(), holds, "{process} {report}");
     }
 }
 
@@ -286,28 +251,22 @@ fn a_refusal_stands_in_the_place_of_the_servers_error() {
         subject.ask(&query("INSERT INTO t VALUES (1)")),
         Action::Discard
     ));
-    check(
-        &mut subject,
-        &[(b'E', &error(), "drop !E 1"), (b'Z', b"E", "relay 0")],
-    );
+    check(&mut subject, "E: drop !E 1; Z E: relay 0");
     // In a pipeline, the client's Sync ends it.
     let mut subject = Subject::new(Nothing);
     subject.run(&parse("w", "INSERT INTO t VALUES (1)"), "", b'I');
     subject.run(&bind("", "w"), "", b'I');
     assert!(matches!(subject.ask(&execute("", 0)), Action::Discard));
-    check(&mut subject, &[(b'E', &error(), "drop !E 0")]);
+    check(&mut subject, "E: drop !E 0");
     assert!(matches!(subject.ask(&execute("", 0)), Action::Discard));
     assert!(matches!(subject.ask(&sync()), Action::Forward(_)));
-    check(&mut subject, &[(b'Z', b"I", "relay 0")]);
+    check(&mut subject, "Z I: relay 0");
     // In a COPY, the data fail.
     let mut subject = self::subject(Current, &[query("COPY t FROM STDIN")]);
-    check(&mut subject, &[(b'G', &[0, 0, 0], "relay 1")]);
+    check(&mut subject, "G: relay 1");
     subject.depose();
     assert!(matches!(subject.ask(&empty(b'c')), Action::Discard));
-    check(
-        &mut subject,
-        &[(b'E', &error(), "drop !E 1"), (b'Z', b"I", "relay 0")],
-    );
+    check(&mut subject, "E: drop !E 1; Z I: relay 0");
 }
 
 /// If data are refused before a Sync after them arrives, that Sync ends the cycle; otherwise it is ignored.
@@ -318,11 +277,11 @@ fn data_that_are_refused_end_a_session_that_has_sent_a_sync_after_them() {
         ([empty(b'd'), sync()], "violation !EE 1"),
     ] {
         let mut subject = subject(Current, &[query("COPY t FROM STDIN")]);
-        check(&mut subject, &[(b'G', &[0, 0, 0], "relay 1")]);
+        check(&mut subject, "G: relay 1");
         for message in order {
             assert!(matches!(subject.ask(&message), Action::Forward(_)));
         }
-        check(&mut subject, &[(b'E', &error(), expect)]);
+        check(&mut subject, &format!("E: {expect}"));
     }
 }
 
@@ -332,27 +291,14 @@ fn read_write_that_comes_too_late_answers_its_message() {
         let read_write = AccessChange::ReadWrite(Lifetime::Session);
         subject.session.end_set_access(read_write).unwrap()
     };
-    let begun: [(u8, &[u8], &str); 10] = [
-        (b'3', b"", "drop 13"),
-        (b'1', b"", "drop 12"),
-        (b'2', b"", "drop 11"),
-        (b'C', b"SET\0", "drop 10"),
-        (b'3', b"", "drop 9"),
-        (b'3', b"", "drop 8"),
-        (b'Z', b"T", "drop 7"),
-        (b'3', b"", "drop 6"),
-        (b'1', b"", "drop 5"),
-        (b'2', b"", "drop 4"),
-    ];
+    let begun = "3: drop 13; 1: drop 12; 2: drop 11; C SET: drop 10; 3: drop 9; 3: drop 8; Z T: drop 7; 3: drop 6; \
+     1: drop 5; 2: drop 4";
     let mut subject = in_block(Nothing);
     subject
         .session
         .begin_set_access(AccessChange::ReadWrite(Lifetime::Session));
-    check(&mut subject, &begun);
-    check(
-        &mut subject,
-        &[(b'E', &error(), "drop !E 1"), (b'Z', b"E", "relay 0")],
-    );
+    check(&mut subject, begun);
+    check(&mut subject, "E: drop !E 1; Z E: relay 0");
     assert_eq!(changed(&mut subject), Met::Answered);
     // In a pipeline, only the error answers it, and the rest is skipped.
     let mut subject = Subject::new(Nothing);
@@ -360,19 +306,10 @@ fn read_write_that_comes_too_late_answers_its_message() {
     subject
         .session
         .begin_set_access(AccessChange::ReadWrite(Lifetime::Session));
-    let begun: [(u8, &[u8], &str); 9] = [
-        (b'3', b"", "drop 11"),
-        (b'1', b"", "drop 10"),
-        (b'2', b"", "drop 9"),
-        (b'C', b"SET\0", "drop 8"),
-        (b'3', b"", "drop 7"),
-        (b'3', b"", "drop 6"),
-        (b'3', b"", "drop 5"),
-        (b'1', b"", "drop 4"),
-        (b'2', b"", "drop 3"),
-    ];
-    check(&mut subject, &begun);
-    check(&mut subject, &[(b'E', &error(), "drop !E 0")]);
+    let begun = "3: drop 11; 1: drop 10; 2: drop 9; C SET: drop 8; 3: drop 7; 3: drop 6; 3: drop 5; 1: drop 4; \
+     2: drop 3";
+    check(&mut subject, begun);
+    check(&mut subject, "E: drop !E 0");
     assert_eq!(changed(&mut subject), Met::Answered);
     assert!(matches!(subject.ask(&bind("", "")), Action::Discard));
     // If it is not too late, the client sees nothing.
@@ -385,8 +322,6 @@ fn read_write_that_comes_too_late_answers_its_message() {
     assert_eq!(subject.to_client, b"");
 }
 
-/// A server that was told to end the session: with and without a token, with a known takeover, and with a request
-/// that may have committed.
 /// The register may have the session at the declared token, so it must not go on under a lower one.
 #[test]
 fn a_declaration_without_an_answer() {
@@ -408,7 +343,7 @@ fn the_end_while_a_token_is_declared() {
     let fatal = error_body("FATAL", "57P01", "terminating connection");
     for deposed in [false, true] {
         let mut subject = Subject::at_login(Nothing);
-        check(&mut subject, &[(b'E', &fatal, "terminated 0")]);
+        check(&mut subject, "E FATAL 57P01: terminated 0");
         assert_eq!(subject.session.on_terminated(&fatal), None);
         let wanted = wanted(&subject.fence, "5");
         let declared = if deposed {
@@ -435,16 +370,11 @@ fn the_end_by_an_administrator() {
     let fatal = error_body("FATAL", "57P01", "terminating connection");
     let text = query("INSERT INTO t VALUES (1)");
     // A session that declares has no token yet: the end of its declaration shows whether a takeover was the reason.
-    check(
-        &mut subject(Nothing, &[]),
-        &[(b'E', &fatal, "terminated 0")],
-    );
+    check(&mut subject(Nothing, &[]), "E FATAL 57P01: terminated 0");
     // Only FATAL ends a session, and only this code is an administrator's.
-    let other = error_body("FATAL", "57P05", "idle session timeout");
-    let mild = error_body("ERROR", "57P01", "terminating connection");
     check(
         &mut subject(Current, &[]),
-        &[(b'E', &mild, "relay 0"), (b'E', &other, "relay 0")],
+        "E ERROR 57P01: relay 0; E FATAL 57P05: relay 0",
     );
     for (deposed, sent, terminated, closed) in [
         ("", vec![], None, Some(Ending::ByServer)),
@@ -465,22 +395,16 @@ fn the_end_by_an_administrator() {
         }
         check(
             &mut subject,
-            &[(b'E', &fatal, &format!("terminated {}", sent.len()))],
+            &format!("E FATAL 57P01: terminated {}", sent.len()),
         );
-        assert_eq!(
-            subject.session.on_terminated(&fatal),
-            terminated,
-            "{deposed} {sent:?}"
-        );
+        let found = subject.session.on_terminated(&fatal);
+        assert_eq!(found, terminated, "{deposed} {sent:?}");
         if deposed == "later" {
             subject.depose();
         }
         if terminated.is_none() {
-            assert_eq!(
-                subject.session.on_server_closed(),
-                closed,
-                "{deposed} {sent:?}"
-            );
+            let seen = subject.session.on_server_closed();
+            assert_eq!(seen, closed, "{deposed} {sent:?}");
         }
         subject.take_output();
         assert_eq!(subject.to_client.first(), Some(&b'E'), "{deposed} {sent:?}");
@@ -493,7 +417,7 @@ fn what_a_deposed_session_had_open_is_recorded() {
     use crate::rejection::OpenTransaction::{None, RolledBack, Unknown};
     let fatal = error_body("FATAL", "57P01", "terminating connection");
     let write = query("INSERT INTO t VALUES (1)");
-    let begun = |subject: &mut Subject| subject.run(&query("BEGIN"), "BEGIN", b'T');
+    let begun = |subject: &mut Subject| subject.begin();
     let nothing = |_: &mut Subject| {};
     let sent = |subject: &mut Subject| subject.send(&write);
     let may_commit = |subject: &mut Subject| subject.send(&query("COMMIT; BEGIN"));
@@ -538,11 +462,8 @@ fn a_server_that_closes_without_a_word() {
         if mark_rose == "yes" {
             subject.depose();
         }
-        assert_eq!(
-            subject.session.on_server_closed(),
-            expect,
-            "{mark_rose} {sent:?}"
-        );
+        let found = subject.session.on_server_closed();
+        assert_eq!(found, expect, "{mark_rose} {sent:?}");
     }
 }
 
@@ -552,89 +473,66 @@ fn a_reply_that_contradicts_the_judgement_ends_the_session() {
     let read = || [query("SELECT 1")];
     check(
         &mut subject(Nothing, &read()),
-        &[(b'C', b"INSERT 0 1\0", "contradiction !E 1")],
+        "C INSERT 0 1: contradiction !E 1",
     );
+    check(&mut subject(Nothing, &read()), "G: contradiction !E 1");
     check(
         &mut subject(Nothing, &read()),
-        &[(b'G', &[0, 0, 0], "contradiction !E 1")],
-    );
-    check(
-        &mut subject(Nothing, &read()),
-        &[(b'C', b"COMMIT\0", "contradiction !E 1")],
+        "C COMMIT: contradiction !E 1",
     );
     check(
         &mut subject(Nothing, &[query("BEGIN")]),
-        &[(b'C', b"SELECT 1\0", "contradiction !E 1")],
+        "C SELECT 1: contradiction !E 1",
     );
     check(
         &mut subject(Current, &[query("COMMIT")]),
-        &[(b'C', b"SELECT 1\0", "contradiction !E 1")],
+        "C SELECT 1: contradiction !E 1",
     );
     // A session that may write may change any data.
-    check(
-        &mut subject(Current, &read()),
-        &[(b'C', b"INSERT 0 1\0", "relay 1")],
-    );
+    check(&mut subject(Current, &read()), "C INSERT 0 1: relay 1");
 }
 
 /// The client does not see what the session itself has set. A session that may write owns the setting.
 #[test]
 fn reports_of_the_access_mode() {
-    let on = setting(DEFAULT_READ_ONLY, "on");
-    let off = setting(DEFAULT_READ_ONLY, "off");
     let set = [query("SET default_transaction_read_only = on")];
     check(
         &mut subject(Current, &set),
-        &[
-            (b'C', b"SET\0", "relay 1"),
-            (b'S', &on, "relay 1"),
-            (b'Z', b"I", "relay 0"),
-        ],
+        "C SET: relay 1; S on: relay 1; Z I: relay 0",
     );
     // It is on already, so the server reports nothing.
     check(
         &mut subject(Nothing, &set),
-        &[(b'C', b"SET\0", "relay 1"), (b'Z', b"I", "relay !S 0")],
+        "C SET: relay 1; Z I: relay !S 0",
     );
     // A function has switched read-only mode off. The client gets no report, because the mode was the session's own,
     // and it is set again before anything else.
     let mut subject = subject(Nothing, &[query("SELECT g()")]);
     check(
         &mut subject,
-        &[
-            (b'C', b"SELECT 1\0", "relay 1"),
-            (b'S', &off, "drop 1"),
-            (b'Z', b"I", "relay 0"),
-        ],
+        "C SELECT 1: relay 1; S off: drop 1; Z I: relay 0",
     );
     subject.to_server.clear();
-    let action = subject.ask(&query("SELECT 1"));
-    assert_eq!(super::subject::word(&action, &subject), "guard");
+    assert_eq!(subject.decided(&query("SELECT 1")), "guard");
 }
 
 /// SHOW returns the client's own mode instead of the one that the session has set.
 #[test]
 fn rows_that_show_the_access_mode() {
-    let (on, off) = (row("on"), row("off"));
     for setting in ["transaction_read_only", DEFAULT_READ_ONLY] {
         let show = || [query(&format!("SHOW {setting}"))];
         check(
             &mut subject(Nothing, &show()),
-            &[
-                (b'T', b"", "relay 1"),
-                (b'D', &on, "drop !D 1"),
-                (b'C', b"SHOW\0", "relay 1"),
-                (b'Z', b"I", "relay 0"),
-            ],
+            "T: relay 1; D on: drop !D 1; C SHOW: relay 1; Z I: relay 0",
         );
-        check(&mut subject(Nothing, &show()), &[(b'D', &off, "relay 1")]);
-        check(&mut subject(Current, &show()), &[(b'D', &on, "relay 1")]);
+        check(&mut subject(Nothing, &show()), "D off: relay 1");
+        check(&mut subject(Current, &show()), "D on: relay 1");
     }
     // The client's own READ ONLY is shown as it is.
     let mut subject = Subject::new(Nothing);
     subject.run(&query("BEGIN READ ONLY"), "BEGIN", b'T');
     subject.send(&query("SHOW transaction_read_only"));
-    check(&mut subject, &[(b'D', &on, "relay 1")]);
+    check(&mut subject, "D on: relay 1");
 }
 
 /// Another server has become the primary: requests of the client in flight may have been committed, those of the
@@ -679,15 +577,13 @@ fn encodings_are_unknown_after_a_copy_whose_sync_was_ignored() {
     ] {
         subject.send(&sent);
     }
-    for (tag, body) in [(b'1', &[][..]), (b'2', &[]), (b'G', &[0, 0, 0])] {
-        let _ = subject.reply(tag, body);
-    }
+    deliver(&mut subject, "1; 2; G");
     subject.send(&message(b'd', b"x\n"));
     subject.send(&empty(b'c'));
-    let _ = subject.reply(b'C', b"COPY 1\0");
+    deliver(&mut subject, "C COPY 1");
     assert_eq!(encoding(&subject), Some(TextEncoding::Other));
     subject.send(&sync());
-    let _ = subject.reply(b'Z', b"I");
+    deliver(&mut subject, "Z I");
     assert_eq!(encoding(&subject), Some(TextEncoding::Utf8));
 }
 
@@ -712,15 +608,9 @@ fn the_end_after_a_completion() {
         subject.depose();
         check(
             &mut subject,
-            &[
-                (b'C', b"INSERT 0 1\0", "relay 1"),
-                (b'E', &fatal, "terminated 1"),
-            ],
+            "C INSERT 0 1: relay 1; E FATAL 57P01: terminated 1",
         );
-        assert_eq!(
-            subject.session.on_terminated(&fatal),
-            Some(expect),
-            "{before}; {text}"
-        );
+        let found = subject.session.on_terminated(&fatal);
+        assert_eq!(found, Some(expect), "{before}; {text}");
     }
 }

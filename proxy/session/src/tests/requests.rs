@@ -23,16 +23,14 @@ use crate::wire::backend::TransactionStatus;
 const STATES: [(&str, Reach); 10] = [
     ("idle", |_, _| Some(())),
     ("block", |subject, _| {
-        subject.run(&query("BEGIN"), "BEGIN", b'T');
+        subject.begin();
         portals(subject);
         subject.run(&sync(), "", b'T');
         Some(())
     }),
     ("failed", |subject, _| {
-        subject.run(&query("BEGIN"), "BEGIN", b'T');
-        subject.send(&query("SELECT 1/0"));
-        let _ = subject.fail();
-        subject.answer("", b'E');
+        subject.begin();
+        subject.fail_block();
         Some(())
     }),
     ("pipe", |subject, _| {
@@ -195,14 +193,11 @@ fn table(holds: Holds) -> String {
 #[test]
 fn a_sync_in_front_of_the_first_request() {
     let mut subject = Subject::at_login(Holds::None);
-    let action = subject.ask(&sync());
-    assert_eq!(word(&action, &subject), "free");
+    assert_eq!(subject.decided(&sync()), "free");
     let select = query("SELECT 1");
-    let action = subject.ask(&select);
-    assert_eq!(word(&action, &subject), "wait");
+    assert_eq!(subject.decided(&select), "wait");
     subject.answer("", b'I');
-    let action = subject.ask(&select);
-    assert_eq!(word(&action, &subject), "guard");
+    assert_eq!(subject.decided(&select), "guard");
 }
 
 /// The end of a pipeline decides whether a SET in it counts, so the next message waits for it.
@@ -297,7 +292,7 @@ fn a_rollback_of_the_number() {
         subject.session.client.state.on_ready(status);
         subject.run(&query("SELECT 1"), "SELECT 1", reply);
         assert!(has_told_the_number(&subject));
-        subject.run(&query("BEGIN"), "BEGIN", b'T');
+        subject.begin();
         subject.run(&query("ROLLBACK"), "ROLLBACK", b'I');
         subject.to_server.clear();
         subject.send(&query("SELECT 1"));
@@ -312,10 +307,8 @@ fn a_take_concerns_its_own_set_only() {
     let token = subject.session.client.state.token().cloned();
     subject.session.client.state.on_taken(Some(token));
     subject.run(&query("SET fencing.token = '5'"), "SET", b'I');
-    assert_eq!(
-        subject.session.client.state.server_text(),
-        ServerText::Tokens
-    );
+    let found = subject.session.client.state.server_text();
+    assert_eq!(found, ServerText::Tokens);
 }
 
 /// The statements after the SET in the same text may write.
@@ -331,8 +324,7 @@ fn the_guard_is_given_back_before_a_set() {
     let met = subject.session.on_declared(&wanted, identified(), declared);
     assert_eq!(met.unwrap(), Met::Yes);
     subject.to_server.clear();
-    let action = subject.ask(&text);
-    assert_eq!(word(&action, &subject), "+free");
+    assert_eq!(subject.decided(&text), "+free");
 }
 
 #[test]
@@ -403,8 +395,7 @@ fn a_portal_that_is_bound_again_behind_a_commit() {
     subject.run(&execute("p", 0), "COMMIT", b'I');
     subject.run(&bind("p", "s"), "", b'I');
     subject.to_server.clear();
-    let action = subject.ask(&execute("p", 0));
-    assert_eq!(word(&action, &subject), "free");
+    assert_eq!(subject.decided(&execute("p", 0)), "free");
 }
 
 /// Nothing runs in a failed transaction, so nothing hides there. After its end, while that is in flight, it may.
@@ -415,10 +406,8 @@ fn what_could_hide_behind_the_end_of_a_failed_transaction() {
         for (name, text) in [("end", end), ("hides", "SELECT f()")] {
             subject.run(&parse(name, text), "", b'I');
         }
-        subject.run(&query("BEGIN"), "BEGIN", b'T');
-        subject.send(&query("SELECT 1/0"));
-        let _ = subject.fail();
-        subject.answer("", b'E');
+        subject.begin();
+        subject.fail_block();
         let hides = bind("", "hides");
         let action = subject.ask(&hides);
         assert!(matches!(action, Action::Forward(_)), "{end}: {action:?}");
@@ -462,11 +451,8 @@ fn what_leaves_the_encoding_in_doubt() {
                 assert_eq!(reads(&subject), Some(TextEncoding::Utf8));
             }
             subject.send(&message);
-            assert_eq!(
-                reads(&subject),
-                Some(TextEncoding::Other),
-                "{holds:?} {message:?}"
-            );
+            let found = reads(&subject);
+            assert_eq!(found, Some(TextEncoding::Other), "{holds:?} {message:?}");
             subject.send(&sync());
             subject.answer("SELECT 1", b'I');
             assert_eq!(reads(&subject), Some(TextEncoding::Utf8));

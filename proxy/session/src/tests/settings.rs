@@ -1,13 +1,8 @@
 //! Settings that a client takes along from server connection to server connection.
 
-use super::super::ServerHalf;
 use super::frames::{bind, execute, message, parse, query, strings};
-use super::subject::{Holds, INITIAL, Subject, fence, session, sync};
+use super::subject::{Holds, INITIAL, Subject, fence, fresh, sync};
 use crate::wire::backend::TransactionStatus;
-
-fn fresh() -> Box<ServerHalf> {
-    session(fence()).part().unwrap().1
-}
 
 fn client() -> Subject {
     let mut subject = Subject::new(Holds::None);
@@ -258,13 +253,7 @@ fn other_calls_of_set_config_keep_the_connection() {
 #[test]
 fn by_the_extended_protocol_too() {
     let mut subject = client();
-    for message in [
-        &parse("", "SET a.b = 'x'")[..],
-        &bind("", ""),
-        &execute("", 0),
-    ] {
-        subject.send(message);
-    }
+    subject.pipeline("SET a.b = 'x'");
     subject.run(&sync(), "SET", b'I');
     assert_eq!(taken(&subject), "SET a.b = 'x'");
     // Another statement of the same transaction fails.
@@ -289,11 +278,9 @@ fn by_the_extended_protocol_too() {
 #[test]
 fn beside_another_statement_of_a_pipeline_it_keeps_the_connection() {
     let mut subject = client();
-    subject.run(&query("BEGIN"), "BEGIN", b'T');
+    subject.begin();
     for text in ["COMMIT", "SET a.b = 'x'"] {
-        for message in [&parse("", text)[..], &bind("", ""), &execute("", 0)] {
-            subject.send(message);
-        }
+        subject.pipeline(text);
     }
     for tag in ["COMMIT", "SET"] {
         for (message, body) in [(b'1', vec![]), (b'2', vec![]), (b'C', strings(&[tag]))] {
@@ -312,16 +299,14 @@ fn a_setting_that_comes_after_statements_keeps_the_connection_if_they_depend_on_
         ("SET work_mem = 5", "SET work_mem = 5"),
     ] {
         let mut subject = client();
-        subject.send(&parse("s", "SELECT '1.2.2020'::date"));
-        subject.run(&sync(), "", b'I');
+        subject.synced(&parse("s", "SELECT '1.2.2020'::date"));
         run(&mut subject, text);
         assert_eq!(taken(&subject), expect);
     }
     // Those that come after it go along.
     let mut subject = client();
     run(&mut subject, "SET datestyle = 'German'");
-    subject.send(&parse("s", "SELECT '1.2.2020'::date"));
-    subject.run(&sync(), "", b'I');
+    subject.synced(&parse("s", "SELECT '1.2.2020'::date"));
     assert_eq!(subject.session.leftover(), None);
 }
 

@@ -1,7 +1,7 @@
 //! A session for the tables, and a server that gives every expected answer.
 
 use std::cell::RefCell;
-use std::str::FromStr;
+use std::str::FromStr as _;
 use std::sync::Arc;
 
 use bytes::BytesMut;
@@ -16,7 +16,7 @@ use super::super::read_only::{AccessChange, DEFAULT_READ_ONLY, Reported};
 use super::super::text_settings::Reports;
 use super::super::tokens::{Declared, Obtained, TokenRequest};
 use super::super::{Beginning, Met, ServerHalf, Session};
-use super::frames::{empty, message, parts, query, split, strings};
+use super::frames::{bind, empty, execute, message, parse, parts, query, split, strings};
 use crate::fence::mark_cache::MarkCache;
 use crate::fence::{Fence, Identified, SessionFence, TokenValue};
 use crate::wire::encode::{self, ParameterStatus};
@@ -261,6 +261,45 @@ impl Subject {
         self.answer(command_tag, status);
     }
 
+    /// Sends a message and a Sync, and answers them.
+    #[track_caller]
+    pub(super) fn synced(&mut self, message: &[u8]) {
+        self.send(message);
+        self.run(&sync(), "", b'I');
+    }
+
+    /// Sends a text in the extended protocol, without a Sync.
+    #[track_caller]
+    pub(super) fn pipeline(&mut self, text: &str) {
+        for message in [parse("", text), bind("", ""), execute("", 0)] {
+            self.send(&message);
+        }
+    }
+
+    pub(super) fn begin(&mut self) {
+        self.run(&query("BEGIN"), "BEGIN", b'T');
+    }
+
+    /// Fails a transaction block.
+    pub(super) fn fail_block(&mut self) {
+        self.send(&query("SELECT 1/0"));
+        let _ = self.fail();
+        self.answer("", b'E');
+    }
+
+    /// Decision on a message, as [`word`] says it.
+    pub(super) fn decided(&mut self, message: &[u8]) -> String {
+        let action = self.ask(message);
+        word(&action, self)
+    }
+
+    /// As [`Self::decided`], with nothing that was sent before.
+    pub(super) fn decided_anew(&mut self, message: &[u8]) -> String {
+        self.to_client.clear();
+        self.to_server.clear();
+        self.decided(message)
+    }
+
     /// Answers all that is in flight, without an error.
     #[track_caller]
     pub(super) fn answer(&mut self, command_tag: &str, status: u8) {
@@ -361,6 +400,11 @@ pub(super) fn ahead(subject: &mut Subject, message: &[u8]) -> String {
     let own: String = own.collect();
     subject.to_server.clear();
     format!("{own}{}", word(&action, subject))
+}
+
+/// A server connection after its login, in which nothing was declared.
+pub(super) fn fresh() -> Box<ServerHalf> {
+    session(fence()).part().unwrap().1
 }
 
 /// Compares a table with what was found, and shows all of it if they differ.
