@@ -26,6 +26,13 @@ pub(super) fn limits() -> Limits {
     }
 }
 
+/// Limits with one that is changed.
+fn limited(change: impl FnOnce(&mut Limits)) -> Limits {
+    let mut limits = limits();
+    change(&mut limits);
+    limits
+}
+
 fn script(max: usize, limits: Limits) -> Script {
     let siblings: Rc<Siblings> = Rc::default();
     let budget = Places::new(Rc::clone(&siblings), max, 1);
@@ -83,13 +90,20 @@ impl Script {
     }
 
     fn event(&mut self, event: &'static str) -> String {
-        let words: Vec<&'static str> = event.split(' ').collect();
+        self.event_of(&event.split(' ').collect::<Vec<_>>())
+    }
+
+    fn event_of(&mut self, words: &[&'static str]) -> String {
         let client = |text: &str| ClientId(text.parse().unwrap());
         let answer = |is_yes| if is_yes { "yes" } else { "no" };
         let mut told = Vec::new();
         match *words {
             ["ms", pause] => self.now += Duration::from_millis(pause.parse().unwrap()),
             ["tick"] => self.pool.tick(self.now),
+            ["after", pause] => {
+                self.now += Duration::from_millis(pause.parse().unwrap());
+                self.pool.tick(self.now);
+            }
             ["owes", "nothing"] => self.siblings.debt.set(None),
             ["owes", "idle"] => self.siblings.debt.set(Some(Debt::Idle)),
             ["owes", "any"] => self.siblings.debt.set(Some(Debt::Any)),
@@ -110,7 +124,7 @@ impl Script {
             }
             ["back?"] => told.push(answer(self.pool.wants_back(self.now)).to_owned()),
             ["pin", id] => told.push(answer(self.pool.pin(self.backend(id))).to_owned()),
-            _ => panic!("{event}"),
+            _ => panic!("{words:?}"),
         }
         while let Some(order) = self.pool.next_order() {
             told.push(self.told(order));
@@ -123,29 +137,39 @@ impl Script {
         self.pool.given_back(self.now, id, access(now), residue);
     }
 
-    /// Each line is an event, and its orders after `=>`.
-    fn run(&mut self, lines: &'static str) -> &mut Self {
+    /// Each line is an event, and its orders after `=>`. `1 has b1 a ro`: wants one, for which b1 is opened.
+    fn run(&mut self, lines: &'static str) {
         for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            if let [id, "has", backend, login, wanted] = *line.split(' ').collect::<Vec<_>>() {
+                let client = ClientId(id.parse().unwrap());
+                self.pool.wanted(self.now, client, &login, access(wanted));
+                let opening = self.pool.next_order().map(|order| self.told(order));
+                assert_eq!(opening, Some(format!("open {backend} {login}")), "{lines}");
+                let lent = self.event_of(&["opened", backend]);
+                assert_eq!(lent, format!("{id} gets {backend}"), "{line} in\n{lines}");
+                continue;
+            }
             let (event, orders) = line.split_once(" => ").unwrap_or((line, ""));
             let told = self.event(event.trim());
             assert_eq!(told, orders.trim(), "{event} in\n{lines}");
         }
-        self
     }
 }
 
+/// Runs a script with as many places as its first line says, or enough.
 fn run(lines: &'static str) {
-    script(100, limits()).run(lines);
-}
-
-fn run_at_most(max: usize, lines: &'static str) {
-    script(max, limits()).run(lines);
+    match lines
+        .strip_prefix("places: ")
+        .and_then(|lines| lines.split_once('\n'))
+    {
+        Some((max, lines)) => script(max.parse().unwrap(), limits()).run(lines),
+        None => script(100, limits()).run(lines),
+    }
 }
 
 #[test]
 fn the_same_client_needs_no_reset() {
-    run("1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
+    run("1 has b1 a ro
         back b1 ro
         1 wants a ro => 1 gets b1
         back b1 ro
@@ -156,8 +180,7 @@ fn the_same_client_needs_no_reset() {
 
 #[test]
 fn where_nothing_is_left_the_next_client_needs_no_reset() {
-    run("1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
+    run("1 has b1 a ro
         back b1 ro tidy
         2 wants a ro => 2 gets b1
         back b1 ro tidy
@@ -171,26 +194,20 @@ fn where_nothing_is_left_the_next_client_needs_no_reset() {
 
 #[test]
 fn a_reset_starts_at_once_if_a_client_waits() {
-    run_at_most(
-        1,
-        "1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
+    run("places: 1
+        1 has b1 a ro
         2 wants a ro
         3 wants a ro
         back b1 ro => 2 gets b1, to be reset
         1 wants a ro
-        back b1 ro => 3 gets b1, to be reset",
-    );
+        back b1 ro => 3 gets b1, to be reset");
 }
 
 #[test]
 fn the_best_is_the_own_one_then_a_clean_one_then_the_latest() {
-    run("1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
-        2 wants a ro => open b2 a
-        opened b2 => 2 gets b2
-        3 wants a ro => open b3 a
-        opened b3 => 3 gets b3
+    run("1 has b1 a ro
+        2 has b2 a ro
+        3 has b3 a ro
         back b1 ro
         back b2 ro
         back b3 ro
@@ -205,8 +222,7 @@ fn the_best_is_the_own_one_then_a_clean_one_then_the_latest() {
 
 #[test]
 fn an_opening_goes_to_whoever_waits_by_then() {
-    run("1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
+    run("1 has b1 a ro
         2 wants a ro => open b2 a
         back b1 ro => 2 gets b1, to be reset
         opened b2
@@ -215,8 +231,7 @@ fn an_opening_goes_to_whoever_waits_by_then() {
 
 #[test]
 fn keys_do_not_mix() {
-    run("1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
+    run("1 has b1 a ro
         back b1 ro
         1 wants b ro => open b2 b
         1 leaves => reset b1
@@ -224,8 +239,7 @@ fn keys_do_not_mix() {
         ended b2
         3 wants a t1 => 3 gets b1
         back b1 t1
-        3 wants a ro => open b3 a
-        opened b3 => 3 gets b3
+        3 has b3 a ro
         back b3 ro
         3 wants a t2 => 3 gets b3
         4 wants a t1 => 4 gets b1, to be reset
@@ -239,44 +253,26 @@ fn keys_do_not_mix() {
 fn a_key_is_for_life() {
     for (wanted, becomes) in [("ro", "new"), ("t1", "ro"), ("t1", "new"), ("t1", "t2")] {
         let mut script = script(100, limits());
-        script
-            .pool
-            .wanted(Duration::ZERO, ClientId(1), &"a", access(wanted));
-        let Some(Order::Open { backend, .. }) = script.pool.next_order() else {
-            panic!("no opening")
-        };
-        script.opened.push(backend);
-        script.pool.opened(Duration::ZERO, backend, 0);
-        script
-            .pool
-            .given_back(Duration::ZERO, backend, access(wanted), Residue::Perhaps);
-        script
-            .pool
-            .wanted(Duration::ZERO, ClientId(1), &"a", access(wanted));
-        script.pool.next_order();
-        script.pool.next_order();
-        script
-            .pool
-            .given_back(Duration::ZERO, backend, access(becomes), Residue::Perhaps);
-        let order = script.pool.next_order();
-        assert_eq!(order, Some(Order::Close(backend)), "{wanted} {becomes}");
+        assert_eq!(script.event_of(&["1", "wants", "a", wanted]), "open b1 a");
+        assert_eq!(script.event("opened b1"), "1 gets b1");
+        assert_eq!(script.event_of(&["back", "b1", wanted]), "");
+        assert_eq!(script.event_of(&["1", "wants", "a", wanted]), "1 gets b1");
+        let told = script.event_of(&["back", "b1", becomes]);
+        assert_eq!(told, "close b1", "{wanted} {becomes}");
     }
 }
 
 #[test]
 fn a_login_needs_a_new_backend() {
-    run_at_most(
-        2,
-        "1 wants a new => open b1 a
-        opened b1 => 1 gets b1
+    run("places: 2
+        1 has b1 a new
         back b1 ro tidy
         1 wants a ro => 1 gets b1
         back b1 ro tidy
         2 wants a new => open b2 a
         ended b2 => 2 failed
         ms 100
-        2 wants a new => open b3 a
-        opened b3 => 2 gets b3
+        2 has b3 a new
         back b3 ro tidy
         2 wants a new => close b1
         3 wants a ro => 3 gets b3
@@ -291,18 +287,14 @@ fn a_login_needs_a_new_backend() {
         ended b4 => open b5 a
         4 wants a ro
         back b3 ro tidy => 4 gets b3
-        ended b5 => 2 failed",
-    );
+        ended b5 => 2 failed");
 }
 
 #[test]
 fn an_own_key_is_on_its_way_back_while_others_come() {
-    run_at_most(
-        2,
-        "1 wants a t1 => open b1 a
-        opened b1 => 1 gets b1
-        2 wants a ro => open b2 a
-        opened b2 => 2 gets b2
+    run("places: 2
+        1 has b1 a t1
+        2 has b2 a ro
         back b1 t1
         1 leaves => reset b1
         4 wants a t1
@@ -313,16 +305,13 @@ fn an_own_key_is_on_its_way_back_while_others_come() {
         4 leaves => reset b1
         back b2 ro
         5 wants a t1
-        clean b1 => 5 gets b1",
-    );
+        clean b1 => 5 gets b1");
 }
 
 #[test]
 fn tokens_go_first_every_second_time() {
-    run_at_most(
-        1,
-        "1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
+    run("places: 1
+        1 has b1 a ro
         2 wants a ro
         3 wants a ro
         4 wants a t1
@@ -330,18 +319,14 @@ fn tokens_go_first_every_second_time() {
         back b1 ro => 4 gets b1, to be reset
         back b1 ro => 2 gets b1, to be reset
         back b1 ro => 5 gets b1, to be reset
-        back b1 ro => 3 gets b1, to be reset",
-    );
+        back b1 ro => 3 gets b1, to be reset");
 }
 
 #[test]
 fn an_idle_backend_of_another_key_makes_room() {
-    run_at_most(
-        2,
-        "1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
-        2 wants b ro => open b2 b
-        opened b2 => 2 gets b2
+    run("places: 2
+        1 has b1 a ro
+        2 has b2 b ro
         ms 1
         back b2 ro
         ms 1
@@ -354,17 +339,11 @@ fn an_idle_backend_of_another_key_makes_room() {
         5 wants a ro
         back b3 ro => 4 gets b3, to be reset
         opened b4 => close b4
-        ended b4 => open b5 a",
-    );
-    let login = Limits {
-        login: 1,
-        ..limits()
-    };
+        ended b4 => open b5 a");
+    let login = limited(|of| of.login = 1);
     script(100, login).run(
-        "1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
-        2 wants b ro => open b2 b
-        opened b2 => 2 gets b2
+        "1 has b1 a ro
+        2 has b2 b ro
         back b2 ro
         ms 1
         back b1 ro
@@ -429,135 +408,98 @@ fn who_is_owed_a_place_does_not_wait_for_one_that_hangs() {
 
 #[test]
 fn it_does_not_while_its_own_clients_want_it() {
-    run_at_most(
-        1,
-        "1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
+    run("places: 1
+        1 has b1 a ro
         2 wants b ro
         3 wants a ro
         back b1 ro => 3 gets b1, to be reset
-        back b1 ro => close b1",
-    );
+        back b1 ro => close b1");
 }
 
 #[test]
 fn a_long_wait_makes_way() {
-    run_at_most(
-        3,
-        "1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
-        2 wants a ro => open b2 a
-        opened b2 => 2 gets b2
-        3 wants b ro => open b3 b
-        opened b3 => 3 gets b3
+    run("places: 3
+        1 has b1 a ro
+        2 has b2 a ro
+        3 has b3 b ro
         4 wants c ro
         5 wants a ro
         6 wants a ro
-        ms 999
-        tick
+        after 999
         back b2 ro => 5 gets b2, to be reset
         pin b2 => yes
-        ms 1
-        tick
+        after 1
         back b2 ro => 6 gets b2, to be reset
         2 wants a ro
         back b1 ro => close b1
         tick
         back b2 ro => 2 gets b2, to be reset
-        ended b1 => open b4 c",
-    );
+        ended b1 => open b4 c");
     // Of its own login, only one that could not serve it: and of another only if that has more.
-    run_at_most(
-        2,
-        "1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
-        2 wants b ro => open b2 b
-        opened b2 => 2 gets b2
+    run("places: 2
+        1 has b1 a ro
+        2 has b2 b ro
         3 wants a t1
-        ms 1000
-        tick
+        after 1000
         back b1 ro => 3 gets b1, to be reset
         1 wants a ro
         4 wants b ro
         pin b2 => yes
-        ms 1000
-        tick
+        after 1000
         5 wants a t1
         back b1 t1 => close b1
         ended b1 => open b3 a
         opened b3 => 1 gets b3
-        back b2 ro => 4 gets b2, to be reset",
-    );
+        back b2 ro => 4 gets b2, to be reset");
 }
 
 #[test]
 fn each_tick_makes_way_once_and_of_tokens_last() {
-    run_at_most(
-        3,
-        "1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
-        2 wants a ro => open b2 a
-        opened b2 => 2 gets b2
-        3 wants a t1 => open b3 a
-        opened b3 => 3 gets b3
+    run("places: 3
+        1 has b1 a ro
+        2 has b2 a ro
+        3 has b3 a t1
         back b3 t1
         3 wants a t1 => 3 gets b3
         4 wants c ro
-        ms 1000
-        tick
+        after 1000
         tick
         5 wants a ro
         6 wants a t1
         back b3 t1 => 6 gets b3, to be reset
         back b2 ro => close b2
-        back b1 ro => close b1",
-    );
+        back b1 ro => close b1");
 }
 
 #[test]
 fn a_pool_waits_for_places_of_others() {
-    run_at_most(
-        1,
-        "1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
+    run("places: 1
+        1 has b1 a ro
         2 wants a ro
         claim => waits
-        ms 999
-        tick
+        after 999
         claim => waits
-        ms 1
-        tick
+        after 1
         claim => urges
         back b1 ro => 2 gets b1, to be reset
-        claim",
-    );
+        claim");
     // The login's own limit.
-    let login = Limits {
-        login: 1,
-        ..limits()
-    };
+    let login = limited(|of| of.login = 1);
     script(100, login).run(
-        "1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
+        "1 has b1 a ro
         2 wants a ro
-        ms 1000
-        tick
+        after 1000
         claim",
     );
 }
 
 #[test]
 fn a_pool_makes_way_for_another() {
-    run_at_most(
-        4,
-        "1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
-        2 wants b ro => open b2 b
-        opened b2 => 2 gets b2
-        3 wants a t1 => open b3 a
-        opened b3 => 3 gets b3
-        4 wants a ro => open b4 a
-        opened b4 => 4 gets b4
+    run("places: 4
+        1 has b1 a ro
+        2 has b2 b ro
+        3 has b3 a t1
+        4 has b4 a ro
         back b2 ro
         owes idle
         tick => close b2
@@ -581,47 +523,32 @@ fn a_pool_makes_way_for_another() {
         owes any
         tick
         claim
-        back b4 ro => close b4",
-    );
+        back b4 ro => close b4");
 }
 
 #[test]
 fn no_way_is_made_if_it_would_not_help() {
     // One is coming.
-    run_at_most(
-        3,
-        "1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
-        2 wants a ro => open b2 a
-        opened b2 => 2 gets b2
+    run("places: 3
+        1 has b1 a ro
+        2 has b2 a ro
         3 wants b ro => open b3 b
-        ms 1000
-        tick
+        after 1000
         back b1 ro
-        back b2 ro",
-    );
-    let login = Limits {
-        login: 1,
-        ..limits()
-    };
+        back b2 ro");
+    let login = limited(|of| of.login = 1);
     script(100, login).run(
-        "1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
+        "1 has b1 a ro
         pin b1 => yes
-        2 wants b ro => open b2 b
-        opened b2 => 2 gets b2
+        2 has b2 b ro
         3 wants a new
-        ms 1000
-        tick
+        after 1000
         back b2 ro",
     );
     // Openings fail.
-    run_at_most(
-        3,
-        "1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
-        2 wants a ro => open b2 a
-        opened b2 => 2 gets b2
+    run("places: 3
+        1 has b1 a ro
+        2 has b2 a ro
         3 wants b ro => open b3 b
         ended b3 => 3 failed
         ms 100
@@ -637,19 +564,14 @@ fn no_way_is_made_if_it_would_not_help() {
         3 wants b ro => open b7 b
         ended b7 => 3 failed
         3 wants b ro
-        ms 1000
-        tick
+        after 1000
         back b1 ro
-        back b2 ro",
-    );
+        back b2 ro");
 }
 
 #[test]
 fn few_open_at_once_for_logins_that_are_not_decided() {
-    let few = Limits {
-        undecided: 1,
-        ..limits()
-    };
+    let few = limited(|of| of.undecided = 1);
     script(4, few).run(
         "1 wants a new => open b1 a
         2 wants b new
@@ -665,25 +587,18 @@ fn few_open_at_once_for_logins_that_are_not_decided() {
 
 #[test]
 fn some_are_kept_for_tokens() {
-    let leaders = Limits {
-        leaders: 1,
-        ..limits()
-    };
+    let leaders = limited(|of| of.leaders = 1);
     script(4, leaders).run(
-        "1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
+        "1 has b1 a ro
         back b1 ro
         1 wants a ro => 1 gets b1
-        2 wants a t1 => open b2 a
-        opened b2 => 2 gets b2
+        2 has b2 a t1
         3 wants a ro => open b3 a
         opened b3 => open b4 a
         4 wants a t2 => 4 gets b3
         opened b4
-        ms 999
-        tick
-        ms 1
-        tick => 3 gets b4
+        after 999
+        after 1 => 3 gets b4
         back b1 ro
         back b4 ro
         1 wants a ro => 1 gets b1
@@ -691,40 +606,28 @@ fn some_are_kept_for_tokens() {
         back b1 ro => 3 gets b4
         back b4 ro
         back b2 t1
-        ms 60000
-        tick => close b1, close b2",
+        after 60000 => close b1, close b2",
     );
 }
 
 #[test]
 fn waits_end() {
-    run_at_most(
-        1,
-        "1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
+    run("places: 1
+        1 has b1 a ro
         2 wants a ro
         ms 1
         3 wants b ro
-        ms 7999
-        tick => 2 too late
-        ms 1
-        tick => 3 too late",
-    );
+        after 7999 => 2 too late
+        after 1 => 3 too late");
 }
 
 #[test]
 fn none_of_several_that_have_ended_is_lent() {
-    let leaders = Limits {
-        leaders: 1,
-        ..limits()
-    };
+    let leaders = limited(|of| of.leaders = 1);
     script(4, leaders).run(
-        "1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
-        2 wants a t1 => open b2 a
-        opened b2 => 2 gets b2
-        3 wants b ro => open b3 b
-        opened b3 => 3 gets b3
+        "1 has b1 a ro
+        2 has b2 a t1
+        3 has b3 b ro
         back b3 ro
         ms 1
         back b2 t1
@@ -755,30 +658,23 @@ fn openings_pause_after_failures() {
         "1 wants a ro => open b1 a
         ended b1 => 1 failed
         1 wants a ro
-        ms 99
-        tick
-        ms 1
-        tick => open b2 a
+        after 99
+        after 1 => open b2 a
         ended b2 => 1 failed
         1 wants a ro
-        ms 199
-        tick
+        after 199
         2 wants a ro
-        ms 1
-        tick => open b3 a, open b4 a
+        after 1 => open b3 a, open b4 a
         ended b3 => 1 failed, 2 failed
         1 wants a ro
         ended b4 => 1 failed
         1 wants a ro
-        ms 399
-        tick
-        ms 1
-        tick => open b5 a
+        after 399
+        after 1 => open b5 a
         opened b5 => 1 gets b5
         2 wants a ro => open b6 a
         ended b6
-        ms 100
-        tick => open b7 a",
+        after 100 => open b7 a",
     );
     let mut script = self::script(100, limits());
     script.run("1 wants a ro => open b1 a\n ended b1 => 1 failed");
@@ -814,14 +710,11 @@ fn idle_and_old_backends_close() {
         let mut script = script(100, limits());
         script.seed = seed;
         script.run(
-            "1 wants a ro => open b1 a
-            opened b1 => 1 gets b1
+            "1 has b1 a ro
             back b1 ro
-            ms 59999
-            tick
+            after 59999
             1 wants a ro => 1 gets b1
-            ms 60000
-            tick
+            after 60000
             back b1 ro
             1 wants a ro => 1 gets b1",
         );
@@ -830,34 +723,24 @@ fn idle_and_old_backends_close() {
         script.now = Duration::from_secs(lives + 1);
         script.run("back b1 ro => close b1");
     }
-    let kept = Limits {
-        idle: Duration::from_secs(5000),
-        ..limits()
-    };
+    let kept = limited(|of| of.idle = Duration::from_secs(5000));
     script(100, kept).run(
-        "1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
+        "1 has b1 a ro
         back b1 ro
-        ms 899999
-        tick
-        ms 1
-        tick => close b1",
+        after 899999
+        after 1 => close b1",
     );
-    run("1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
+    run("1 has b1 a ro
         back b1 ro
-        ms 60000
-        tick => close b1
+        after 60000 => close b1
         1 wants a ro => open b2 a
         ended b1");
 }
 
 #[test]
 fn pins_are_counted() {
-    run("1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
-        2 wants a ro => open b2 a
-        opened b2 => 2 gets b2
+    run("1 has b1 a ro
+        2 has b2 a ro
         pin b1 => yes
         pin b1 => yes
         pin b2 => no
@@ -896,10 +779,8 @@ fn late_events_change_nothing() {
 
 #[test]
 fn backends_are_wanted_back_for_waiters_and_when_they_are_to_close() {
-    run_at_most(
-        1,
-        "1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
+    run("places: 1
+        1 has b1 a ro
         back? => no
         2 wants a ro
         back? => yes
@@ -911,21 +792,17 @@ fn backends_are_wanted_back_for_waiters_and_when_they_are_to_close() {
         back b1 ro => close b1
         back? => no
         ended b1
-        1 wants a ro => open b2 a
-        opened b2 => 1 gets b2
+        1 has b2 a ro
         ms 900000
         back? => yes
         pin b2 => yes
-        back? => no",
-    );
+        back? => no");
 }
 
 #[test]
 fn who_leaves_waits_no_more_and_leaves_nothing() {
-    run_at_most(
-        2,
-        "1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
+    run("places: 2
+        1 has b1 a ro
         1 leaves
         2 wants a ro => open b2 a
         3 wants a ro
@@ -933,18 +810,15 @@ fn who_leaves_waits_no_more_and_leaves_nothing() {
         opened b2 => 3 gets b2
         back b2 ro
         back b1 ro
-        3 leaves => reset b2",
-    );
+        3 leaves => reset b2");
 }
 
 #[test]
 fn people_see_backends_and_waits() {
     let mut script = script(3, limits());
     script.run(
-        "1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
-        2 wants b ro => open b2 b
-        opened b2 => 2 gets b2
+        "1 has b1 a ro
+        2 has b2 b ro
         pin b1 => yes
         back b2 ro
         ms 5
@@ -971,9 +845,7 @@ fn people_see_backends_and_waits() {
     );
     let waits = script.pool.waits().map(|wait| (wait.client, wait.since));
     let since = Duration::from_millis(5);
-    assert_eq!(
-        waits.collect::<Vec<_>>(),
-        [(ClientId(3), since), (ClientId(4), since)]
-    );
+    let found = waits.collect::<Vec<_>>();
+    assert_eq!(found, [(ClientId(3), since), (ClientId(4), since)]);
     assert_eq!(script.pool.waiting(), 2);
 }
