@@ -151,10 +151,8 @@ unknown_tables = \"session-scope\"
 #[test]
 fn writes_need_the_scopes_that_list_their_tables() {
     let app = session(SCOPES, "app");
-    assert_eq!(
-        app.policy().scopes(),
-        ["main".into(), "jobs".into(), "mail".into()]
-    );
+    let found = app.policy().scopes();
+    assert_eq!(found, ["main".into(), "jobs".into(), "mail".into()]);
     check(&app, &write(&["jobs.queue"]), "jobs");
     check(&app, &write(&["public.cron_lock"]), "jobs");
     check(&app, &write(&["other.cron_lock"]), "main");
@@ -181,10 +179,8 @@ fn a_rule_exempts_refuses_or_gives_another_scope() {
     check(&migrator, &write(&["jobs.queue", "public.orders"]), "free");
     check(&migrator, &write_anything(), "free");
     check_frame(&migrator, Some(""), None);
-    assert_eq!(
-        migrator.rule().unwrap().to_string(),
-        "rule \"exempt\", line 7"
-    );
+    let found = migrator.rule().unwrap().to_string();
+    assert_eq!(found, "rule \"exempt\", line 7");
 
     let report = session(SCOPES, "report7");
     check(&report, &write(&["jobs.queue"]), "refused");
@@ -329,10 +325,8 @@ allow = [\"ddl\", \"replication\"]
     check_frame(&app, None, Some("default"));
     let words =
         |session: &SessionPolicy, category| session.allows(category).unwrap_err().to_string();
-    assert_eq!(
-        words(&app, Category::Ddl),
-        "The policy refuses ddl ([defaults], line 2)"
-    );
+    let found = words(&app, Category::Ddl);
+    assert_eq!(found, "The policy refuses ddl ([defaults], line 2)");
     let nothing = "The policy refuses replication by default; allow = [\"replication\"] permits it";
     assert_eq!(words(&app, Category::Replication), nothing);
     assert_eq!(app.allows(Category::Call), Ok(()));

@@ -100,28 +100,25 @@ impl Session {
             let meaning = PreparedText::Sql(Arc::new(effects));
             names.0.push((NameSpace::Statement, name, meaning));
         }
-        for (kind, name, text) in [
-            (NameSpace::Portal, "pr", "SELECT 1"),
-            (
-                NameSpace::Portal,
-                "pw",
-                "INSERT INTO t VALUES (1) RETURNING a",
-            ),
-            (NameSpace::Statement, "fetches", "FETCH pr"),
-            (
-                NameSpace::Statement,
-                "prepares",
-                "PREPARE r AS DELETE FROM t",
-            ),
-            (NameSpace::Statement, "deallocates", "DEALLOCATE r"),
-            (NameSpace::Statement, "executes", "EXECUTE r"),
-            (NameSpace::Statement, "nests", "EXECUTE executes"),
-            (NameSpace::Statement, "loops", "EXECUTE loops"),
-            (NameSpace::Statement, "sets", "RESET ALL"),
-            (NameSpace::Statement, "nests_set", "EXECUTE sets"),
-            (NameSpace::Statement, "declares", "SET fencing.token = 6"),
-            (NameSpace::Statement, "misspells", "SET fencing.tokn = 6"),
+        for row in [
+            "portal pr: SELECT 1",
+            "portal pw: INSERT INTO t VALUES (1) RETURNING a",
+            "fetches: FETCH pr",
+            "prepares: PREPARE r AS DELETE FROM t",
+            "deallocates: DEALLOCATE r",
+            "executes: EXECUTE r",
+            "nests: EXECUTE executes",
+            "loops: EXECUTE loops",
+            "sets: RESET ALL",
+            "nests_set: EXECUTE sets",
+            "declares: SET fencing.token = 6",
+            "misspells: SET fencing.tokn = 6",
         ] {
+            let (name, text) = row.split_once(": ").unwrap();
+            let (kind, name) = match name.strip_prefix("portal ") {
+                Some(name) => (NameSpace::Portal, name),
+                None => (NameSpace::Statement, name),
+            };
             let classified = Classified {
                 verdict: Arc::new(classify(text.as_bytes(), SAFE)),
                 excerpt: None,
@@ -322,22 +319,12 @@ fn the_plan_of_a_text() {
     let accepted = || Session::new("").accepted("5");
     let mut set = accepted().inside();
     set.apply("SET fencing.token = 5");
+    let (of_set, back) = ("SET fencing.token = 5", "RESET ALL; TABLE t");
+    let hides = "SET fencing.token = 5; SELECT f()";
     for (session, text, declares, settles, leave) in [
         (&accepted(), "SELECT f()", false, false, Leave::Read),
-        (
-            &accepted(),
-            "SET fencing.token = 5",
-            true,
-            true,
-            Leave::Read,
-        ),
-        (
-            &accepted(),
-            "SET fencing.token = 5; SELECT f()",
-            true,
-            true,
-            Leave::ReadUnguarded,
-        ),
+        (&accepted(), of_set, true, true, Leave::Read),
+        (&accepted(), hides, true, true, Leave::ReadUnguarded),
         (&accepted(), "SHOW fencing.token", false, true, Leave::Read),
         (&accepted(), "COMMIT", false, false, Leave::Read),
         (&set, "COMMIT", false, true, Leave::Read),
@@ -345,13 +332,7 @@ fn the_plan_of_a_text() {
         (&set, "SELECT f()", false, false, Leave::ReadUnguarded),
         (&set, "SELECT 1", false, false, Leave::Read),
         // A token that comes back lets the statements before it write nothing.
-        (
-            &Session::new("5"),
-            "RESET ALL; TABLE t",
-            false,
-            true,
-            Leave::ReadUnguarded,
-        ),
+        (&Session::new("5"), back, false, true, Leave::ReadUnguarded),
     ] {
         let plan = plan(session, text);
         let found = (plan.declares, plan.settles, plan.leave);
@@ -462,11 +443,8 @@ fn data_of_a_copy_and_classes_are_judged_as_writes_are() {
                 .map_err(|rejection| rejection.kind)
         };
         let held = state.token();
-        assert_eq!(
-            basis(fence.admit_copy_data(QUERY, CopyIn::Reading, held)),
-            expect,
-            "{token:?}"
-        );
+        let found = basis(fence.admit_copy_data(QUERY, CopyIn::Reading, held));
+        assert_eq!(found, expect, "{token:?}");
         let admission = |effects: &Effects| {
             basis(match fence.admit_effects(QUERY, effects, held) {
                 Ok(Admitted {
@@ -484,23 +462,8 @@ fn data_of_a_copy_and_classes_are_judged_as_writes_are() {
 
 #[test]
 fn messages_that_write_are_not_harmless() {
-    for (tag, harmless) in [
-        (b'P', true),
-        (b'B', true),
-        (b'D', true),
-        (b'C', true),
-        (b'H', true),
-        (b'S', true),
-        (b'f', true),
-        (b'X', true),
-        (b'Q', false),
-        (b'E', false),
-        (b'F', false),
-        (b'd', false),
-        (b'c', false),
-        (b'p', false),
-        (b'?', false),
-    ] {
+    for tag in *b"PBDCHSfXQEFdcp?" {
+        let harmless = b"PBDCHSfX".contains(&tag);
         let message = Header { tag, body_len: 4 };
         let permit = fence().admit_harmless(message);
         let expect = harmless.then_some(Basis::NotRequired);
@@ -533,56 +496,34 @@ fn only_a_malformed_query_or_execute_passes_as_one() {
 
 #[test]
 fn what_a_statement_has_done_is_applied() {
-    #[track_caller]
-    fn check(texts: &[&str], expect: &str) {
+    for row in [
+        " => default=5",
+        "SET fencing.token = 6 => default=6",
+        "SET fencing.token = 'billing=7' => billing=7",
+        "SET fencing.scope = 'billing'; SET fencing.token = 7 => billing=7",
+        "SET fencing.token = '' => ",
+        // Not accepted for this session, or not a token: it holds none.
+        "SET fencing.token = 9 => ",
+        "SET fencing.token = 'x' => ",
+        "SET fencing.token = 6; RESET fencing.token => default=5",
+        "SET fencing.token = 6; RESET ALL => default=5",
+        "SET fencing.token = 6; DISCARD ALL => default=5",
+        "SET fencing.token = 6; ROLLBACK => default=5",
+        "SET fencing.token = 6; COMMIT; ROLLBACK => default=6",
+        "SET fencing.token = 6; PREPARE TRANSACTION 'x'; ROLLBACK => default=6",
+        "SET LOCAL fencing.token = 6 => default=6",
+        "SET LOCAL fencing.token = 6; COMMIT => default=5",
+        "SAVEPOINT s; SET fencing.token = 6; ROLLBACK TO s => default=5",
+        "SAVEPOINT s; SET fencing.token = 6; RELEASE s; ROLLBACK TO s => default=6",
+        "SET fencing.token = 6; DISCARD ALL; ROLLBACK => default=5",
+    ] {
+        let (texts, expect) = row.split_once(" => ").unwrap();
         let mut session = Session::new("5").accepted("6").accepted("billing=7");
-        for text in texts {
+        for text in texts.split("; ") {
             session.apply(text);
         }
-        assert_eq!(session.token(), expect, "{texts:?}");
+        assert_eq!(session.token(), expect, "{row}");
     }
-    check(&[], "default=5");
-    check(&["SET fencing.token = 6"], "default=6");
-    check(&["SET fencing.token = 'billing=7'"], "billing=7");
-    check(
-        &["SET fencing.scope = 'billing'", "SET fencing.token = 7"],
-        "billing=7",
-    );
-    check(&["SET fencing.token = ''"], "");
-    // Not accepted for this session, or not a token: it holds none.
-    check(&["SET fencing.token = 9"], "");
-    check(&["SET fencing.token = 'x'"], "");
-    for text in ["RESET fencing.token", "RESET ALL", "DISCARD ALL"] {
-        check(&["SET fencing.token = 6", text], "default=5");
-    }
-    check(&["SET fencing.token = 6", "ROLLBACK"], "default=5");
-    check(
-        &["SET fencing.token = 6", "COMMIT", "ROLLBACK"],
-        "default=6",
-    );
-    check(
-        &[
-            "SET fencing.token = 6",
-            "PREPARE TRANSACTION 'x'",
-            "ROLLBACK",
-        ],
-        "default=6",
-    );
-    check(&["SET LOCAL fencing.token = 6"], "default=6");
-    check(&["SET LOCAL fencing.token = 6", "COMMIT"], "default=5");
-    let savepoint = ["SAVEPOINT s", "SET fencing.token = 6", "ROLLBACK TO s"];
-    check(&savepoint, "default=5");
-    let released = [
-        "SAVEPOINT s",
-        "SET fencing.token = 6",
-        "RELEASE s",
-        "ROLLBACK TO s",
-    ];
-    check(&released, "default=6");
-    check(
-        &["SET fencing.token = 6", "DISCARD ALL", "ROLLBACK"],
-        "default=5",
-    );
 }
 
 /// A session has few tokens, and a policy may have very many scopes, in which they are looked up.
