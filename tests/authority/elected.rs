@@ -28,11 +28,8 @@ fn elected(scope: &Scope, value: u64, pid: i32) -> Declaration {
 async fn refused(store: &Etcd, scope: &Scope, value: u64) -> (Option<u64>, Option<u64>) {
     let before = store.sessions().await.unwrap();
     let answer = store.declare(&elected(scope, value, 9)).await.unwrap();
-    assert_eq!(
-        store.sessions().await.unwrap(),
-        before,
-        "somebody is registered"
-    );
+    let found = store.sessions().await.unwrap();
+    assert_eq!(found, before, "somebody is registered");
     match answer {
         Declared::NotElected { leader, mark } => {
             (leader.map(Token::get), mark.map(|mark| mark.token.get()))

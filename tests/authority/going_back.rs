@@ -25,6 +25,19 @@ async fn assert_refuses(store: &Etcd, reason: &str) {
     assert_eq!(store.sessions().await, Err(error));
 }
 
+fn restore(etcd: &mut etcd::Etcd, snapshot: &std::path::Path, token: &str) {
+    etcd.kill(0);
+    let data = etcd.restore_snapshot(0, snapshot, token);
+    etcd.restart_from(0, &data);
+    etcd.wait_until_ready();
+}
+
+fn move_past(etcd: &etcd::Etcd, known: i64) {
+    while etcd.revision(&[0]) < known + 10 {
+        etcd.ctl(&["put", "others", ""]);
+    }
+}
+
 /// A handle that has raised `s` to 10, with a snapshot from when it was 5.
 async fn with_snapshot(etcd: &etcd::Etcd) -> (Etcd, std::path::PathBuf) {
     let store = connect(etcd).await;
@@ -39,11 +52,17 @@ async fn with_snapshot(etcd: &etcd::Etcd) -> (Etcd, std::path::PathBuf) {
     (store, snapshot)
 }
 
-#[tokio::test]
-async fn identity_removed() {
+/// An etcd, and a handle that has raised `s` to 7.
+async fn raised() -> (etcd::Etcd, Etcd) {
     let etcd = etcd::Etcd::start(1);
     let store = connect(&etcd).await;
-    declare(&store, &scope("s"), 1, 1).await.unwrap();
+    declare(&store, &scope("s"), 7, 1).await.unwrap();
+    (etcd, store)
+}
+
+#[tokio::test]
+async fn identity_removed() {
+    let (etcd, store) = raised().await;
     etcd.ctl(&["del", "/pgpalisade/", "--prefix"]);
     assert_refuses(&store, "identity").await;
     // A proxy that starts now creates a new store with its own marks. The old proxy must not accept it.
@@ -55,9 +74,7 @@ async fn identity_removed() {
 
 #[tokio::test]
 async fn another_identity() {
-    let etcd = etcd::Etcd::start(1);
-    let store = connect(&etcd).await;
-    declare(&store, &scope("s"), 1, 1).await.unwrap();
+    let (etcd, store) = raised().await;
     let other = r#"{"format":3,"identity":"00000000000000000000000000000001"}"#;
     etcd.ctl(&["put", "/pgpalisade/identity", other]);
     assert_refuses(&store, "its identity is 00000000000000000000000000000001").await;
@@ -65,9 +82,7 @@ async fn another_identity() {
 
 #[tokio::test]
 async fn wiped() {
-    let mut etcd = etcd::Etcd::start(1);
-    let store = connect(&etcd).await;
-    declare(&store, &scope("s"), 1, 1).await.unwrap();
+    let (mut etcd, store) = raised().await;
     etcd.restart_empty(0);
     etcd.wait_until_ready();
     assert_refuses(&store, "revision").await;
@@ -77,10 +92,7 @@ async fn wiped() {
 async fn restored_from_an_older_snapshot() {
     let mut etcd = etcd::Etcd::start(1);
     let (store, snapshot) = with_snapshot(&etcd).await;
-    etcd.kill(0);
-    let data = etcd.restore_snapshot(0, &snapshot, "etcd-cluster");
-    etcd.restart_from(0, &data);
-    etcd.wait_until_ready();
+    restore(&mut etcd, &snapshot, "etcd-cluster");
     assert_refuses(&store, "revision").await;
 }
 
@@ -91,13 +103,8 @@ async fn restored_and_gone_on() {
     let (store, snapshot) = with_snapshot(&etcd).await;
     let known = etcd.revision(&[0]);
     // Nothing here yields, so this test's runtime, which has one thread, does not run the watch meanwhile.
-    etcd.kill(0);
-    let data = etcd.restore_snapshot(0, &snapshot, "etcd-cluster");
-    etcd.restart_from(0, &data);
-    etcd.wait_until_ready();
-    while etcd.revision(&[0]) < known + 10 {
-        etcd.ctl(&["put", "others", ""]);
-    }
+    restore(&mut etcd, &snapshot, "etcd-cluster");
+    move_past(&etcd, known);
     assert_refuses(&store, "mark of scope s").await;
 }
 
@@ -106,30 +113,21 @@ async fn another_etcd_cluster() {
     let mut etcd = etcd::Etcd::start(1);
     let (store, snapshot) = with_snapshot(&etcd).await;
     let known = etcd.revision(&[0]);
-    etcd.kill(0);
-    let data = etcd.restore_snapshot(0, &snapshot, "another-token");
-    etcd.restart_from(0, &data);
-    etcd.wait_until_ready();
-    while etcd.revision(&[0]) < known + 10 {
-        etcd.ctl(&["put", "others", ""]);
-    }
+    restore(&mut etcd, &snapshot, "another-token");
+    move_past(&etcd, known);
     assert_refuses(&store, "another etcd cluster").await;
 }
 
 #[tokio::test]
 async fn a_mark_removed_by_hand() {
-    let etcd = etcd::Etcd::start(1);
-    let store = connect(&etcd).await;
-    declare(&store, &scope("s"), 7, 1).await.unwrap();
+    let (etcd, store) = raised().await;
     etcd.ctl(&["del", "/pgpalisade/mark/s"]);
     assert_refuses(&store, "the mark 7 of scope s has vanished").await;
 }
 
 #[tokio::test]
 async fn another_format_while_running() {
-    let etcd = etcd::Etcd::start(1);
-    let store = connect(&etcd).await;
-    declare(&store, &scope("s"), 7, 1).await.unwrap();
+    let (etcd, store) = raised().await;
     etcd.ctl(&["put", "/pgpalisade/identity", r#"{"format":4}"#]);
     let error = declare(&store, &scope("s"), 8, 1).await.unwrap_err();
     assert!(matches!(error, AuthorityError::Damaged(_)), "{error}");

@@ -17,6 +17,30 @@ use crate::stage::{CLUSTER, connect, connect_to, declare, scope, timed};
 
 const UNREACHABLE: &str = "etcd does not answer: ";
 
+fn with_argument(argument: &str) -> etcd::Etcd {
+    let arguments = vec![argument.to_owned()];
+    let setup = Setup {
+        arguments,
+        ..Setup::default()
+    };
+    etcd::Etcd::start_with(1, setup)
+}
+
+fn with_tls(files: &TlsFiles) -> etcd::Etcd {
+    let tls = Some(files.clone());
+    let setup = Setup {
+        tls,
+        ..Setup::default()
+    };
+    etcd::Etcd::start_with(1, setup)
+}
+
+/// Where `url` is reached with the files of a client.
+fn secured(url: &str, ca: &Path, own: &TlsFiles) -> String {
+    let (ca, cert, key) = (ca.display(), own.cert.display(), own.key.display());
+    format!("{url}?ca={ca}&cert={cert}&key={key}")
+}
+
 /// Comes within 6 s.
 async fn open_error(text: &str) -> String {
     let options: Options = text.parse().unwrap();
@@ -81,14 +105,7 @@ async fn another_format_and_damage() {
 
 #[tokio::test]
 async fn users_and_passwords() {
-    let arguments = vec!["--auth-token-ttl=1".to_owned()];
-    let mut etcd = etcd::Etcd::start_with(
-        1,
-        Setup {
-            arguments,
-            ..Setup::default()
-        },
-    );
+    let mut etcd = with_argument("--auth-token-ttl=1");
     etcd.ctl(&["user", "add", "nobody:n"]);
     etcd.require_logins();
     let port = etcd.urls()[0].rsplit_once(':').unwrap().1.to_owned();
@@ -160,21 +177,9 @@ async fn another_password() {
 async fn other_certificates() {
     let dir = tempfile::tempdir().unwrap();
     let files = certificates(dir.path(), "own");
-    let tls = Some(files.clone());
-    let mut etcd = etcd::Etcd::start_with(
-        1,
-        Setup {
-            tls,
-            ..Setup::default()
-        },
-    );
+    let mut etcd = with_tls(&files);
     let url = etcd.urls().remove(0);
-    let (ca, cert, key) = (
-        files.ca.display(),
-        files.cert.display(),
-        files.key.display(),
-    );
-    let store = connect_to(&format!("etcd:{url}?ca={ca}&cert={cert}&key={key}")).await;
+    let store = connect_to(&format!("etcd:{}", secured(&url, &files.ca, &files))).await;
     store.enrol(CLUSTER).await.unwrap();
     let s = scope("certificates");
     declare(&store, &s, 1, 1).await.unwrap();
@@ -209,19 +214,9 @@ async fn tls() {
     let dir = tempfile::tempdir().unwrap();
     let good = certificates(dir.path(), "good");
     let other = certificates(dir.path(), "other");
-    let tls = Some(good.clone());
-    let etcd = etcd::Etcd::start_with(
-        1,
-        Setup {
-            tls,
-            ..Setup::default()
-        },
-    );
+    let etcd = with_tls(&good);
     let url = etcd.urls().remove(0);
-    let text = |ca: &Path, own: &TlsFiles| {
-        let (ca, cert, key) = (ca.display(), own.cert.display(), own.key.display());
-        format!("{url}?ca={ca}&cert={cert}&key={key}")
-    };
+    let text = |ca: &Path, own: &TlsFiles| secured(&url, ca, own);
     let store = connect_to(&format!("etcd:{}", text(&good.ca, &good))).await;
     store.enrol(CLUSTER).await.unwrap();
     declare(&store, &scope("tls"), 1, 1).await.unwrap();
@@ -248,14 +243,7 @@ async fn tls() {
 /// Beyond its size limit etcd refuses writes, and the error says what to do.
 #[tokio::test]
 async fn a_full_etcd() {
-    let arguments = vec!["--quota-backend-bytes=300000".to_owned()];
-    let etcd = etcd::Etcd::start_with(
-        1,
-        Setup {
-            arguments,
-            ..Setup::default()
-        },
-    );
+    let etcd = with_argument("--quota-backend-bytes=300000");
     let store = connect(&etcd).await;
     let error = loop {
         let name = format!("{:0>200}", rand::random::<u64>());

@@ -128,11 +128,8 @@ fn acknowledged_declarations_survive_kill_9() {
         let mut lines = BufReader::new(process.stdout.take().unwrap());
         let mut text = String::new();
         for _ in 0..(40 * round) {
-            assert_ne!(
-                lines.read_line(&mut text).unwrap(),
-                0,
-                "the child ended: {text}"
-            );
+            let seen = lines.read_line(&mut text).unwrap();
+            assert_ne!(seen, 0, "the child ended: {text}");
         }
         process.kill().unwrap();
         lines.read_to_string(&mut text).unwrap();

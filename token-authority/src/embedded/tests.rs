@@ -86,11 +86,8 @@ async fn keeps_everything_over_a_restart() {
     assert_eq!(old, [1]);
     let mode = |p: &Path| fs::metadata(p).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&path), mode(&file(&path))), (0o700, 0o600));
-    assert_eq!(
-        fs::read_dir(&path).unwrap().count(),
-        1,
-        "nothing is left of the making"
-    );
+    let found = fs::read_dir(&path).unwrap().count();
+    assert_eq!(found, 1, "nothing is left of the making");
 }
 
 #[test]

@@ -29,6 +29,19 @@ async fn healed(store: &Postgres, name: &str, value: u64, pid: i32) -> Declared 
     }
 }
 
+async fn enrolled() -> (Server, Postgres) {
+    let server = Server::start();
+    let store = connect(&server).await;
+    store.enrol(CLUSTER).await.unwrap();
+    (server, store)
+}
+
+#[track_caller]
+fn is_unavailable<T: std::fmt::Debug>(answer: Result<T, AuthorityError>) {
+    let error = answer.unwrap_err();
+    assert!(matches!(error, AuthorityError::Unavailable(_)), "{error}");
+}
+
 fn sessions(server: &Server) -> Vec<u32> {
     let sql = "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgpalisade authority'";
     let rows = server.sql(sql).into_iter().flatten();
@@ -44,9 +57,7 @@ fn terminate_sessions(server: &Server) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_crash_loses_nothing_that_was_answered() {
-    let mut server = Server::start();
-    let store = connect(&server).await;
-    store.enrol(CLUSTER).await.unwrap();
+    let (mut server, store) = enrolled().await;
     let stop = Arc::new(AtomicBool::new(false));
     let mut tasks = JoinSet::new();
     for task in 0..6_i32 {
@@ -194,10 +205,8 @@ async fn a_server_that_stands_still_is_an_error_in_time() {
     }
     for _ in 0..3 {
         let begin = Instant::now();
-        let error = declare(&store, "s", 2, 1).await.unwrap_err();
-        assert!(matches!(error, AuthorityError::Unavailable(_)), "{error}");
-        let error = store.marks().await.unwrap_err();
-        assert!(matches!(error, AuthorityError::Unavailable(_)), "{error}");
+        is_unavailable(declare(&store, "s", 2, 1).await);
+        is_unavailable(store.marks().await);
         let took = begin.elapsed();
         assert!(
             took < Duration::from_secs(4),
@@ -215,9 +224,7 @@ async fn a_server_that_stands_still_is_an_error_in_time() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_are_ended_are_made_anew() {
-    let server = Server::start();
-    let store = connect(&server).await;
-    store.enrol(CLUSTER).await.unwrap();
+    let (server, store) = enrolled().await;
     for round in 1..=3 {
         terminate_sessions(&server);
         healed(&store, "s", round, 1).await;
@@ -237,8 +244,7 @@ async fn a_lock_that_somebody_holds_is_an_error_in_time() {
     holder.rows("BEGIN");
     holder.rows("SELECT * FROM pgpalisade_authority.marks FOR UPDATE");
     let begin = Instant::now();
-    let error = declare(&store, "held", 2, 1).await.unwrap_err();
-    assert!(matches!(error, AuthorityError::Unavailable(_)), "{error}");
+    is_unavailable(declare(&store, "held", 2, 1).await);
     assert!(begin.elapsed() < Duration::from_secs(3));
     drop(holder);
     healed(&store, "held", 3, 1).await;
@@ -256,9 +262,7 @@ fn wait_for_waiting(server: &Server) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_step_that_gave_way_in_a_deadlock_is_taken_again() {
-    let server = Server::start();
-    let store = connect(&server).await;
-    store.enrol(CLUSTER).await.unwrap();
+    let (server, store) = enrolled().await;
     for name in ["a", "b", "z"] {
         declare(&store, name, 1, 1).await.unwrap();
     }
@@ -379,9 +383,7 @@ async fn a_commit_that_no_standby_has_is_not_answered() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_has_gone_back_is_found_out() {
-    let mut server = Server::start();
-    let store = connect(&server).await;
-    store.enrol(CLUSTER).await.unwrap();
+    let (mut server, store) = enrolled().await;
     declare(&store, "s", 1, 1).await.unwrap();
     server.crash();
     let (data, kept) = (server.data(), server.socket_dir().join("kept"));
@@ -413,9 +415,7 @@ async fn a_server_that_has_gone_back_is_found_out() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_store_in_its_place_is_damage() {
-    let server = Server::start();
-    let store = connect(&server).await;
-    store.enrol(CLUSTER).await.unwrap();
+    let (server, store) = enrolled().await;
     server.sql("DROP SCHEMA pgpalisade_authority CASCADE");
     let error = declare(&store, "s", 1, 1).await.unwrap_err();
     assert!(matches!(error, AuthorityError::Damaged(_)), "{error}");
@@ -439,9 +439,7 @@ async fn another_store_in_its_place_is_damage() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn declarations_that_arrive_together_share_a_commit() {
-    let server = Server::start();
-    let store = connect(&server).await;
-    store.enrol(CLUSTER).await.unwrap();
+    let (server, store) = enrolled().await;
     let steps = "SELECT sum(steps) FROM pgpalisade_authority.connections";
     let before: u32 = server.value(steps).parse().unwrap();
     let mut calls = JoinSet::new();

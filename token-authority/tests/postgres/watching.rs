@@ -46,11 +46,8 @@ async fn raises_of_others_are_told_at_once() {
     let change = timeout(PATIENCE, watch.recv()).await.unwrap();
     assert_eq!(change, Some(Change::Cluster(promoted)));
     drop(b);
-    assert_eq!(
-        timeout(PATIENCE, watch.recv()).await.unwrap(),
-        None,
-        "it ends with its store"
-    );
+    let found = timeout(PATIENCE, watch.recv()).await.unwrap();
+    assert_eq!(found, None, "it ends with its store");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,9 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn a_lost_control_connection_is_replaced_and_the_lock_taken_again() {
-    let postgres = Postgres::start(&[]).await;
-    let store = store(&postgres);
-    let takeover = start(options(&postgres), &store).await.unwrap();
+    let (postgres, store, takeover) = started().await;
     let admin = postgres.connect("postgres").await;
     let (_old, old) = declared(&postgres, &takeover, "postgres", 1).await;
     let session = identified(&takeover, old);
@@ -18,8 +16,7 @@ async fn a_lost_control_connection_is_replaced_and_the_lock_taken_again() {
     // At once: a declaration without a barrier does not need the connection; a takeover waits for it.
     let again = declare_for(&takeover, 1, session).await;
     assert_eq!(again.unwrap().token, token(1));
-    let client = postgres.connect("postgres").await;
-    let new = identify(&takeover, &client).await.unwrap();
+    let (_client, new) = joined(&postgres, &takeover, "postgres").await;
     declare(&takeover, 2, new).await.unwrap();
     assert_eq!(registered(&store).await, [new]);
     let locks =
@@ -33,19 +30,18 @@ async fn without_a_control_connection_only_takeovers_fail() {
     let store = store(&postgres);
     let admin = postgres.connect("postgres").await;
     let grants = "CREATE ROLE c LOGIN; GRANT pg_signal_backend, pg_read_all_stats TO c";
-    admin.batch_execute(grants).await.unwrap();
+    ran(&admin, grants).await;
     let control = TakeoverOptions {
         control: postgres.config("c").into(),
         timeout: Duration::from_millis(700),
         ..options(&postgres)
     };
     let takeover = start(control, &store).await.unwrap();
-    admin.batch_execute("CREATE ROLE app LOGIN").await.unwrap();
+    ran(&admin, "CREATE ROLE app LOGIN").await;
     let (_old, old) = declared(&postgres, &takeover, "app", 1).await;
-    let client = postgres.connect("app").await;
-    let new = identify(&takeover, &client).await.unwrap();
+    let (_client, new) = joined(&postgres, &takeover, "app").await;
     let [old_session, new_session] = [old, new].map(|backend| identified(&takeover, backend));
-    admin.batch_execute("ALTER ROLE c NOLOGIN").await.unwrap();
+    ran(&admin, "ALTER ROLE c NOLOGIN").await;
     let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'c'";
     admin.query(end, &[]).await.unwrap();
     let again = declare_for(&takeover, 1, old_session).await;
@@ -57,7 +53,7 @@ async fn without_a_control_connection_only_takeovers_fail() {
         }
         other => panic!("{other}"),
     }
-    admin.batch_execute("ALTER ROLE c LOGIN").await.unwrap();
+    ran(&admin, "ALTER ROLE c LOGIN").await;
     let give_up = Instant::now() + Duration::from_secs(10);
     while let Err(error) = declare_for(&takeover, 2, new_session).await {
         assert!(Instant::now() < give_up, "{error}");

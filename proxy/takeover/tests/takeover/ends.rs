@@ -6,26 +6,19 @@ use super::*;
 async fn ends_writers(n: usize) {
     let postgres = Postgres::start(&["max_connections=200"]).await;
     let admin = postgres.connect("postgres").await;
-    admin
-        .batch_execute("CREATE TABLE t (id int)")
-        .await
-        .unwrap();
+    ran(&admin, "CREATE TABLE t (id int)").await;
     let store = store(&postgres);
     let takeover = start(options(&postgres), &store).await.unwrap();
     let mut old = Vec::new();
     for id in 0..n {
         let (client, backend) = declared(&postgres, &takeover, "postgres", 33).await;
-        client
-            .batch_execute(&format!("BEGIN; INSERT INTO t VALUES ({id})"))
-            .await
-            .unwrap();
+        ran(&client, &format!("BEGIN; INSERT INTO t VALUES ({id})")).await;
         old.push((client, backend));
     }
     assert_eq!(registered(&store).await.len(), n);
     // An idle session is ended too.
     let (_idle, idle) = declared(&postgres, &takeover, "postgres", 33).await;
-    let client = postgres.connect("postgres").await;
-    let new = identify(&takeover, &client).await.unwrap();
+    let (client, new) = joined(&postgres, &takeover, "postgres").await;
     let began = Instant::now();
     let mark = declare(&takeover, 34, new).await.unwrap();
     println!(
@@ -82,14 +75,9 @@ async fn ends_a_hundred_writers() {
 
 #[tokio::test]
 async fn ends_a_long_statement() {
-    let postgres = Postgres::start(&[]).await;
-    let store = store(&postgres);
-    let takeover = start(options(&postgres), &store).await.unwrap();
+    let (postgres, _store, takeover) = started().await;
     let admin = postgres.connect("postgres").await;
-    admin
-        .batch_execute("CREATE TABLE t (id int)")
-        .await
-        .unwrap();
+    ran(&admin, "CREATE TABLE t (id int)").await;
     let (old, _) = declared(&postgres, &takeover, "postgres", 1).await;
     let statement = "INSERT INTO t SELECT 1 FROM pg_sleep(60)";
     let running = tokio::spawn(async move { old.batch_execute(statement).await });
@@ -121,14 +109,11 @@ async fn ends_a_long_statement() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_declares_of_one_token_wait_for_one_barrier() {
-    let postgres = Postgres::start(&[]).await;
-    let store = store(&postgres);
-    let takeover = start(options(&postgres), &store).await.unwrap();
+    let (postgres, store, takeover) = started().await;
     let (_old, stuck) = declared(&postgres, &takeover, "postgres", 1).await;
     let mut sessions = Vec::new();
     for _ in 0..10 {
-        let client = postgres.connect("postgres").await;
-        let backend = identify(&takeover, &client).await.unwrap();
+        let (client, backend) = joined(&postgres, &takeover, "postgres").await;
         sessions.push((client, backend));
     }
     postgres.signal(Signal::STOP, stuck.pid);
@@ -173,17 +158,11 @@ async fn a_takeover_names_the_prepared_transactions_that_outlive_it() {
         .finish();
     // For this thread, on which the runtime of this test runs all its tasks.
     let _guard = tracing::subscriber::set_default(subscriber);
-    let postgres = Postgres::start(&[]).await;
-    let store = store(&postgres);
-    let takeover = start(options(&postgres), &store).await.unwrap();
+    let (postgres, _store, takeover) = started().await;
     let (old, _) = declared(&postgres, &takeover, "postgres", 1).await;
-    old.batch_execute("CREATE TABLE t (id int)").await.unwrap();
-    old.batch_execute("BEGIN; INSERT INTO t VALUES (1)")
-        .await
-        .unwrap();
-    old.batch_execute("PREPARE TRANSACTION 'left behind'")
-        .await
-        .unwrap();
+    ran(&old, "CREATE TABLE t (id int)").await;
+    ran(&old, "BEGIN; INSERT INTO t VALUES (1)").await;
+    ran(&old, "PREPARE TRANSACTION 'left behind'").await;
     declared(&postgres, &takeover, "postgres", 2).await;
     let give_up = Instant::now() + Duration::from_secs(5);
     loop {

@@ -27,8 +27,7 @@ impl Stuck {
         let takeover = start(options, &store).await.unwrap();
         let (old, stuck) = declared(&postgres, &takeover, "postgres", 1).await;
         postgres.signal(Signal::STOP, stuck.pid);
-        let client = postgres.connect("postgres").await;
-        let new = identify(&takeover, &client).await.unwrap();
+        let (client, new) = joined(&postgres, &takeover, "postgres").await;
         Self {
             postgres,
             store,
@@ -122,13 +121,10 @@ async fn a_takeover_that_nobody_has_to_finish_is_kept_as_complete() {
 /// The caller goes away before the authority has answered, or in the middle of the barrier.
 #[tokio::test]
 async fn a_caller_that_goes_away_does_not_stop_its_takeover() {
-    let postgres = Postgres::start(&[]).await;
-    let store = store(&postgres);
-    let takeover = start(options(&postgres), &store).await.unwrap();
+    let (postgres, store, takeover) = started().await;
     let (mut old, mut stuck) = declared(&postgres, &takeover, "postgres", 1).await;
     for (value, patience) in [(2, Duration::ZERO), (3, Duration::from_millis(200))] {
-        let client = postgres.connect("postgres").await;
-        let new = identify(&takeover, &client).await.unwrap();
+        let (client, new) = joined(&postgres, &takeover, "postgres").await;
         postgres.signal(Signal::STOP, stuck.pid);
         let dropped = tokio::time::timeout(patience, declare(&takeover, value, new)).await;
         assert!(
@@ -160,7 +156,7 @@ async fn any_proxy_finishes_a_barrier() {
     let scope = Scope::default();
     let raise = Declaration::new(&scope, token(2), raiser, one.cluster().unwrap(), "");
     store.declare(&raise).await.unwrap();
-    old.batch_execute("SELECT 1").await.unwrap();
+    ran(&old, "SELECT 1").await;
     let (_new, new) = declared(&postgres, &two, "postgres", 2).await;
     assert!(old.batch_execute("SELECT 1").await.is_err());
     let mut expect = [raiser, new];

@@ -82,11 +82,27 @@ async fn identify(takeover: &Takeover, session: &Client) -> Result<Backend, Decl
 }
 
 async fn pid(client: &Client) -> i32 {
-    client
-        .query_one("SELECT pg_backend_pid()", &[])
-        .await
-        .unwrap()
-        .get(0)
+    let row = client.query_one("SELECT pg_backend_pid()", &[]).await;
+    row.unwrap().get(0)
+}
+
+/// A server, a store, and a proxy between them.
+async fn started() -> (Postgres, Arc<Embedded>, Takeover) {
+    let postgres = Postgres::start(&[]).await;
+    let store = store(&postgres);
+    let takeover = start(options(&postgres), &store).await.unwrap();
+    (postgres, store, takeover)
+}
+
+async fn ran(client: &Client, sql: &str) {
+    client.batch_execute(sql).await.unwrap();
+}
+
+/// A session of `user` that the proxy knows.
+async fn joined(postgres: &Postgres, takeover: &Takeover, user: &str) -> (Client, Backend) {
+    let client = postgres.connect(user).await;
+    let backend = identify(takeover, &client).await.unwrap();
+    (client, backend)
 }
 
 /// A session of `user` that has declared a token.
@@ -96,20 +112,14 @@ async fn declared(
     user: &str,
     value: u64,
 ) -> (Client, Backend) {
-    let client = postgres.connect(user).await;
-    let backend = identify(takeover, &client).await.unwrap();
+    let (client, backend) = joined(postgres, takeover, user).await;
     declare(takeover, value, backend).await.unwrap();
     (client, backend)
 }
 
 async fn registered(store: &Embedded) -> Vec<Backend> {
-    let mut all: Vec<Backend> = store
-        .sessions()
-        .await
-        .unwrap()
-        .into_iter()
-        .map(|(_, r)| r.backend)
-        .collect();
+    let sessions = store.sessions().await.unwrap().into_iter();
+    let mut all: Vec<Backend> = sessions.map(|(_, r)| r.backend).collect();
     all.sort_unstable();
     all
 }

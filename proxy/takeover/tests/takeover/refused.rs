@@ -4,9 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn a_pid_with_another_start_is_another_session() {
-    let postgres = Postgres::start(&[]).await;
-    let store = store(&postgres);
-    let takeover = start(options(&postgres), &store).await.unwrap();
+    let (postgres, store, takeover) = started().await;
     let bystander = postgres.connect("postgres").await;
     let live = identify(&takeover, &bystander).await.unwrap();
     // As if an old session had used the pid before.
@@ -33,32 +31,25 @@ async fn missing_rights_are_named_with_the_grant() {
         control: postgres.config("Weak").into(),
         ..options(&postgres)
     };
-    admin
-        .batch_execute("CREATE ROLE \"Weak\" LOGIN")
-        .await
-        .unwrap();
+    ran(&admin, "CREATE ROLE \"Weak\" LOGIN").await;
     let error = start(weak(), &store).await.unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, StartError::Rights { .. }), "{text}");
     let grant = text.split_once("administrator: ").unwrap().1.to_owned();
     assert_eq!(grant, "GRANT pg_signal_backend, pg_monitor TO \"Weak\"");
-    admin
-        .batch_execute("GRANT pg_signal_backend TO \"Weak\"")
-        .await
-        .unwrap();
+    ran(&admin, "GRANT pg_signal_backend TO \"Weak\"").await;
     let text = start(weak(), &store).await.unwrap_err().to_string();
     assert!(text.contains("GRANT pg_monitor TO"), "{text}");
-    admin.batch_execute(&grant).await.unwrap();
+    ran(&admin, &grant).await;
     let takeover = start(weak(), &store).await.unwrap();
     // The rights suffice for ordinary roles.
-    admin.batch_execute("CREATE ROLE app LOGIN").await.unwrap();
+    ran(&admin, "CREATE ROLE app LOGIN").await;
     let (old, _) = declared(&postgres, &takeover, "app", 1).await;
     declared(&postgres, &takeover, "app", 2).await;
     assert!(old.batch_execute("SELECT 1").await.is_err());
     // They do not suffice for superusers.
     let (old, left) = declared(&postgres, &takeover, "postgres", 2).await;
-    let client = postgres.connect("app").await;
-    let new = identify(&takeover, &client).await.unwrap();
+    let (_client, new) = joined(&postgres, &takeover, "app").await;
     let began = Instant::now();
     match declare(&takeover, 3, new).await.unwrap_err() {
         DeclareError::Incomplete {
@@ -73,7 +64,7 @@ async fn missing_rights_are_named_with_the_grant() {
         began.elapsed() < Duration::from_secs(2),
         "a refusal does not wait"
     );
-    old.batch_execute("SELECT 1").await.unwrap();
+    ran(&old, "SELECT 1").await;
 }
 
 #[tokio::test]
@@ -82,7 +73,7 @@ async fn hidden_and_unknown_backends_are_refused() {
     let store = store(&postgres);
     let admin = postgres.connect("postgres").await;
     let grants = "CREATE ROLE c LOGIN; GRANT pg_signal_backend, pg_read_all_stats TO c";
-    admin.batch_execute(grants).await.unwrap();
+    ran(&admin, grants).await;
     let reap_every = Duration::from_millis(50);
     let control = TakeoverOptions {
         control: postgres.config("c").into(),
@@ -103,10 +94,7 @@ async fn hidden_and_unknown_backends_are_refused() {
     let other = found(&takeover, pid(&admin).await, SessionProbe::random()).await;
     assert!(fault(other.unwrap_err()).starts_with("another session"));
     let quiet = postgres.connect("postgres").await;
-    quiet
-        .batch_execute("SET track_activities = off")
-        .await
-        .unwrap();
+    ran(&quiet, "SET track_activities = off").await;
     let untracked = identify(&takeover, &quiet).await.unwrap_err();
     assert!(
         untracked.to_string().contains("track_activities"),
@@ -114,10 +102,7 @@ async fn hidden_and_unknown_backends_are_refused() {
     );
     fault(untracked);
     let (client, backend) = declared(&postgres, &takeover, "postgres", 1).await;
-    admin
-        .batch_execute("REVOKE pg_read_all_stats FROM c")
-        .await
-        .unwrap();
+    ran(&admin, "REVOKE pg_read_all_stats FROM c").await;
     let hidden = identify(&takeover, &client).await.unwrap_err();
     assert!(hidden.to_string().contains("pg_read_all_stats"), "{hidden}");
     fault(hidden);
@@ -132,7 +117,7 @@ async fn a_second_authority_is_refused_and_both_are_named() {
     let first = store(&postgres);
     let second = Arc::new(Embedded::open(&postgres.dir().join("second")).unwrap());
     let admin = postgres.connect("postgres").await;
-    admin.batch_execute("CREATE DATABASE other").await.unwrap();
+    ran(&admin, "CREATE DATABASE other").await;
     let impatient = |store_lock| TakeoverOptions {
         lock_wait: Duration::from_millis(300),
         store_lock,

@@ -70,10 +70,8 @@ async fn sessions_of_a_killed_proxy_are_ended_by_the_next_takeover() {
     let first = store(&postgres);
     let takeover = start(options(&postgres), &first).await.unwrap();
     let (old, old_backend) = declared(&postgres, &takeover, "postgres", 1).await;
-    old.batch_execute("CREATE TABLE t (id int)").await.unwrap();
-    old.batch_execute("BEGIN; INSERT INTO t VALUES (1)")
-        .await
-        .unwrap();
+    ran(&old, "CREATE TABLE t (id int)").await;
+    ran(&old, "BEGIN; INSERT INTO t VALUES (1)").await;
     drop((takeover, first));
     let give_up = Instant::now() + Duration::from_secs(10);
     let second = loop {

@@ -10,8 +10,7 @@ async fn takeovers_of_a_busy_scope_are_noted_together() {
     let authority = Arc::clone(&counting) as _;
     let started = Takeover::start(options(&postgres), authority, CancellationToken::new()).await;
     let takeover = started.unwrap();
-    let client = postgres.connect("postgres").await;
-    let backend = identify(&takeover, &client).await.unwrap();
+    let (_client, backend) = joined(&postgres, &takeover, "postgres").await;
     let began = Instant::now();
     for value in 1..=100 {
         declare(&takeover, value, backend).await.unwrap();
