@@ -163,11 +163,8 @@ fn a_leader_that_slept_is_fenced_and_told_to_end() {
     wait_until("rows of the next", || rows_of(&stage, &later) > 1);
     let before = rows_of(&stage, &token);
     first.wait_for("PF001");
-    assert_eq!(
-        rows_of(&stage, &token),
-        before,
-        "a deposed leader has written"
-    );
+    let found = rows_of(&stage, &token);
+    assert_eq!(found, before, "a deposed leader has written");
     resume(&first);
     first.wait_for("lost etcd:/elections/jobs: ");
     first.wait_for("told to end");
@@ -364,51 +361,26 @@ fn what_does_not_fit_is_said() {
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     let command_line = ["--", "true"];
-    for (arguments, words) in [
-        (
-            &["jobs", "--with", "etcd:/a"][..],
-            "--with etcd:KEY needs etcd's address",
-        ),
-        (
-            &["jobs", "--with", "etcd:/a", "--etcd", "http://h"],
-            "--proxied names no host, and PGHOST is not set",
-        ),
-        (
-            &["jobs", "--with", "kubernetes:default/jobs"],
-            "this is not a pod",
-        ),
-        (
-            &["jobs", "--with", "lease", "--kubernetes", "http://h"],
-            "--kubernetes is for --with kubernetes:NAMESPACE/NAME",
-        ),
-        (&["jobs", "--with", "advisory-lock:x"], "advisory-lock:42"),
-        (
-            &["jobs", "--with", "redis:x"],
-            "write lease, etcd:KEY, kubernetes:NAMESPACE/NAME or advisory-lock:NUMBER",
-        ),
-        (
-            &["jobs", "--with", "advisory-lock:1", "--etcd", "http://h"],
-            "leave it out",
-        ),
-        (
-            &[
-                "jobs",
-                "--with",
-                "advisory-lock:1",
-                "--proxied",
-                "host=a,b password=hunter2",
-            ],
-            "--proxied",
-        ),
-        (
-            &[
-                "jobs", "--with", "etcd:/a", "--etcd", "http://h", "--ttl", "1s",
-            ],
-            "from 3s to 1h",
-        ),
-        (&["no scope", "--with", "advisory-lock:1"], "no scope"),
+    for row in [
+        "jobs --with etcd:/a => --with etcd:KEY needs etcd's address",
+        "jobs --with etcd:/a --etcd http://h => --proxied names no host, and PGHOST is not set",
+        "jobs --with kubernetes:default/jobs => this is not a pod",
+        "jobs --with lease --kubernetes http://h => --kubernetes is for --with kubernetes:NAMESPACE/NAME",
+        "jobs --with advisory-lock:x => advisory-lock:42",
+        "jobs --with redis:x => write lease, etcd:KEY, kubernetes:NAMESPACE/NAME or advisory-lock:NUMBER",
+        "jobs --with advisory-lock:1 --etcd http://h => leave it out",
+        "jobs --with advisory-lock:1 --proxied host=a,b_password=hunter2 => --proxied",
+        "jobs --with etcd:/a --etcd http://h --ttl 1s => from 3s to 1h",
+        "no_scope --with advisory-lock:1 => no scope",
     ] {
-        let said = said(&[arguments, &command_line].concat());
+        let (arguments, words) = row.split_once(" => ").unwrap();
+        // A `_` is a space within an argument.
+        let arguments: Vec<_> = arguments
+            .split(' ')
+            .map(|word| word.replace('_', " "))
+            .collect();
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let said = said(&[&arguments[..], &command_line].concat());
         assert!(
             said.contains(words) && !said.contains("hunter2"),
             "{arguments:?}: {said}"

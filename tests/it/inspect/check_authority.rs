@@ -140,10 +140,8 @@ fn a_store_in_postgresql() {
     settings
         .check()
         .finds("warn authority: there is no store yet");
-    assert_eq!(
-        postgres.value("SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'pgpal%'"),
-        "0"
-    );
+    let found = postgres.value("SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'pgpal%'");
+    assert_eq!(found, "0");
     let proxy = Proxy::start_with(Options::new(&postgres).store(place));
     let _leader = leader(&proxy.endpoint(), "34");
     let tables = "SELECT sum(n_tup_ins + n_tup_upd + n_tup_del) FROM pg_stat_user_tables";

@@ -43,10 +43,8 @@ fn what_each_host_is() {
             .map(|host| host["role"].to_string())
             .collect::<Vec<_>>()
     };
-    assert_eq!(
-        roles(&missing.status()),
-        ["\"standby\"", "\"primary\"", "\"unknown\""]
-    );
+    let found = roles(&missing.status());
+    assert_eq!(found, ["\"standby\"", "\"primary\"", "\"unknown\""]);
 
     // Both are primaries.
     standby.promote();

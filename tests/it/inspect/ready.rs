@@ -71,11 +71,11 @@ impl Drop for Serve {
 /// A broken setup, and the check that must report it, if one does.
 struct Broken {
     settings: Settings,
-    id: Option<&'static str>,
+    id: Option<String>,
 }
 
-/// Setups broken by flags. `taken`: an address in use.
-fn by_flags(dir: &Path, authority: &Authority, taken: &str) -> Vec<(&'static str, Vec<String>)> {
+/// Setups broken by flags, with the check that reports them. `taken`: an address in use.
+fn by_flags(dir: &Path, authority: &Authority, taken: &str) -> Vec<(Option<String>, Vec<String>)> {
     let pair = authority.issue_local("proxy");
     let file = |name: &str, text: &str, mode: u32| {
         let path = dir.join(name);
@@ -94,53 +94,36 @@ fn by_flags(dir: &Path, authority: &Authority, taken: &str) -> Vec<(&'static str
     let no_policy = file("no_policy.toml", &policy("/nowhere"), 0o600);
     let nonsense = file("nonsense", "nonsense", 0o600);
     let bad_policy = file("bad_policy.toml", &policy(&nonsense), 0o600);
-    let rows: Vec<(&'static str, String)> = vec![
-        ("", "--rejection-log=/nowhere/r".into()),
-        ("", format!("--rejection-log={here}")),
-        ("", format!("--listen={taken}")),
-        ("", "--listen=192.0.2.1:6432".into()),
-        ("", "--listen=/nowhere".into()),
-        ("", format!("--listen={here}:7777")),
-        ("", format!("--http={taken}")),
-        ("", "--console=/nowhere".into()),
-        (
-            "files",
-            "--http=127.0.0.1:0 --http-token-file=/nowhere".into(),
-        ),
-        (
-            "files",
-            format!("--http=127.0.0.1:0 --http-token-file={short}"),
-        ),
-        (
-            "files",
-            format!("--http=127.0.0.1:0 --http-token-file={open}"),
-        ),
-        (
-            "files",
-            format!("--http=127.0.0.1:0 --http-certificate=/nowhere --http-key={key}"),
-        ),
-        (
-            "files",
-            format!("--tls-mode=require --tls-certificate={certificate} --tls-key={garbage}"),
-        ),
-        (
-            "files",
-            format!(
-                "--tls-mode=require --tls-certificate={certificate} --tls-key={key} --tls-client-ca=/nowhere"
-            ),
-        ),
-        (
-            "files",
-            format!("--console={here}:7778 --console-auth-file=/nowhere"),
-        ),
-        ("logins", "--auth=scram --auth-file=/nowhere".into()),
-        ("declare", format!("--config={no_policy}")),
-        ("declare", format!("--config={bad_policy}")),
+    let (http, tls) = ("files: --http=127.0.0.1:0", "files: --tls-mode=require");
+    let tls = format!("{tls} --tls-certificate={certificate}");
+    let rows = [
+        "--rejection-log=/nowhere/r".to_owned(),
+        format!("--rejection-log={here}"),
+        format!("--listen={taken}"),
+        "--listen=192.0.2.1:6432".to_owned(),
+        "--listen=/nowhere".to_owned(),
+        format!("--listen={here}:7777"),
+        format!("--http={taken}"),
+        "--console=/nowhere".to_owned(),
+        format!("{http} --http-token-file=/nowhere"),
+        format!("{http} --http-token-file={short}"),
+        format!("{http} --http-token-file={open}"),
+        format!("{http} --http-certificate=/nowhere --http-key={key}"),
+        format!("{tls} --tls-key={garbage}"),
+        format!("{tls} --tls-key={key} --tls-client-ca=/nowhere"),
+        format!("files: --console={here}:7778 --console-auth-file=/nowhere"),
+        "logins: --auth=scram --auth-file=/nowhere".to_owned(),
+        format!("declare: --config={no_policy}"),
+        format!("declare: --config={bad_policy}"),
     ];
-    let split = |flags: String| flags.split(' ').map(str::to_owned).collect();
-    rows.into_iter()
-        .map(|(id, flags)| (id, split(flags)))
-        .collect()
+    let split = |row: String| {
+        let (id, flags) = match row.split_once(": ") {
+            Some((id, flags)) => (Some(id.to_owned()), flags),
+            None => (None, &*row),
+        };
+        (id, flags.split(' ').map(str::to_owned).collect())
+    };
+    rows.into_iter().map(split).collect()
 }
 
 /// Setups broken by other settings.
@@ -158,13 +141,13 @@ fn by_places(good: &Settings, dir: &Path) -> Vec<Broken> {
         settings: good
             .clone()
             .authority(format!("embedded:{}", store.display())),
-        id: Some("authority"),
+        id: Some("authority".to_owned()),
     };
     let mut all: Vec<Broken> = stores.into_iter().map(by_store).collect();
     let upstream = format!("{}?sslmode=verify-full&sslrootcert=/nowhere", good.upstream);
     all.push(Broken {
         settings: good.clone().upstream(upstream),
-        id: Some("files"),
+        id: Some("files".to_owned()),
     });
     all
 }
@@ -184,14 +167,14 @@ fn what_is_broken_fails_in_both() {
     let by_flags = by_flags(dir.path(), &authority, &taken).into_iter();
     let by_flags = by_flags.map(|(id, flags)| Broken {
         settings: with(flags),
-        id: (!id.is_empty()).then_some(id),
+        id,
     });
     let all: Vec<Broken> = by_flags.chain(by_places(&good, dir.path())).collect();
     for Broken { settings, id } in all {
         let place = format!("{id:?} {:?} {}", settings.flags, settings.authority);
         if let Some(id) = id {
             let checked = settings.check();
-            let finding = checked.finding(id);
+            let finding = checked.finding(&id);
             assert_eq!(finding["outcome"], "fail", "{place}: {finding:#}");
             assert!(!text_of(finding, "advice").is_empty(), "{place}");
             assert_eq!(checked.code, 1, "{place}");
@@ -238,26 +221,15 @@ fn missing_rights_fail_in_both() {
     write_secret(&secret, "0123456789abcdef\n");
     std::fs::set_permissions(&secret, Permissions::from_mode(0o000)).unwrap();
     let token = format!("--http-token-file={}", secret.display());
+    let store = || format!("{open}/store");
     for (id, store, flags) in [
         ("authority", format!("{closed}/store"), vec![]),
-        (
-            "",
-            format!("{open}/store"),
-            vec![format!("--rejection-log={closed}/r")],
-        ),
-        (
-            "",
-            format!("{open}/store"),
-            vec![format!("--listen={closed}")],
-        ),
-        (
-            "",
-            format!("{open}/store"),
-            vec![format!("--listen={missing}")],
-        ),
+        ("", store(), vec![format!("--rejection-log={closed}/r")]),
+        ("", store(), vec![format!("--listen={closed}")]),
+        ("", store(), vec![format!("--listen={missing}")]),
         (
             "files",
-            format!("{open}/store"),
+            store(),
             vec!["--http=127.0.0.1:0".to_owned(), token],
         ),
     ] {

@@ -70,37 +70,25 @@ fn message(error: &Message, sqlstate: &str, text: &str) {
     assert_eq!(found, (sqlstate.to_owned(), text.to_owned()));
 }
 
+const MALFORMED: &str = "malformed SCRAM message";
+
 #[test]
 fn malformed_messages() {
     let way = Stage::new(Auth::Scram).scram("require");
+    let sha_256 = |message: &[u8]| initial("SCRAM-SHA-256", message);
+    let bound = initial("SCRAM-SHA-256-PLUS", b"p=tls-server-end-point,,n=,r=x");
+    let invalid = "client selected an invalid SASL authentication mechanism";
+    let length = b"SCRAM-SHA-256\0\0\0\0\xffn,,n=,r=x".to_vec();
     let cases: [(Vec<u8>, &str); 9] = [
-        (Vec::new(), "malformed SCRAM message"),
-        (b"SCRAM-SHA-256".to_vec(), "malformed SCRAM message"),
-        (
-            b"SCRAM-SHA-256\0\0\0\0\xffn,,n=,r=x".to_vec(),
-            "malformed SCRAM message",
-        ),
-        (initial("SCRAM-SHA-256", b""), "malformed SCRAM message"),
-        (
-            initial("SCRAM-SHA-256", b"n,,n=,r=\xff"),
-            "malformed SCRAM message",
-        ),
-        (
-            initial("SCRAM-SHA-256", b"n,,n=,r="),
-            "malformed SCRAM message",
-        ),
-        (
-            initial("SCRAM-SHA-256-PLUS", b"p=tls-server-end-point,,n=,r=x"),
-            "client selected an invalid SASL authentication mechanism",
-        ),
-        (
-            initial("SCRAM-SHA-1", b"n,,n=,r=x"),
-            "client selected an invalid SASL authentication mechanism",
-        ),
-        (
-            initial("SCRAM-SHA-256", &[b"n,,n=,r=", &[b'x'; 900][..]].concat()),
-            "",
-        ),
+        (Vec::new(), MALFORMED),
+        (b"SCRAM-SHA-256".to_vec(), MALFORMED),
+        (length, MALFORMED),
+        (sha_256(b""), MALFORMED),
+        (sha_256(b"n,,n=,r=\xff"), MALFORMED),
+        (sha_256(b"n,,n=,r="), MALFORMED),
+        (bound, invalid),
+        (initial("SCRAM-SHA-1", b"n,,n=,r=x"), invalid),
+        (sha_256(&[b"n,,n=,r=", &[b'x'; 900][..]].concat()), ""),
     ];
     for (body, text) in &cases {
         let said = ["app", "nobody"].map(|user| {
@@ -125,35 +113,20 @@ fn malformed_messages() {
 #[test]
 fn huge_messages_and_others() {
     let way = Stage::new(Auth::Scram).scram("require");
+    let length = |length| format!("invalid message length {length} for message type 'p'");
+    let expected = "expected SASL response, got message type";
+    let startup = "invalid message length 0 for message type startup";
     for (bytes, text) in [
-        (
-            &b"p\0\0\x04\x05"[..],
-            "invalid message length 1029 for message type 'p'",
-        ),
-        (
-            b"p\x7f\xff\xff\xff",
-            "invalid message length 2147483647 for message type 'p'",
-        ),
-        (
-            b"p\xff\xff\xff\xff",
-            "invalid message length -1 for message type 'p'",
-        ),
-        (
-            b"Q\0\0\0\x0dSELECT 1\0",
-            "expected SASL response, got message type 81",
-        ),
-        (
-            b"X\0\0\0\x04",
-            "expected SASL response, got message type 88",
-        ),
-        (
-            b"\0\0\0\0\0",
-            "invalid message length 0 for message type startup",
-        ),
+        (&b"p\0\0\x04\x05"[..], length("1029")),
+        (b"p\x7f\xff\xff\xff", length("2147483647")),
+        (b"p\xff\xff\xff\xff", length("-1")),
+        (b"Q\0\0\0\x0dSELECT 1\0", format!("{expected} 81")),
+        (b"X\0\0\0\x04", format!("{expected} 88")),
+        (b"\0\0\0\0\0", startup.to_owned()),
     ] {
         let mut client = Client::clear(&way, "app");
         client.wire.send_bytes(bytes);
-        message(&client.refused(), "08P01", text);
+        message(&client.refused(), "08P01", &text);
     }
 }
 
@@ -222,11 +195,8 @@ fn a_replay() {
     let proof = String::from_utf8(proof).unwrap();
     let (_, proof) = proof.split_once(",p=").unwrap();
     again.say(format!("c=biws,{nonce},p={proof}").as_bytes());
-    message(
-        &again.refused(),
-        "28P01",
-        "password authentication failed for user \"app\"",
-    );
+    let failed = "password authentication failed for user \"app\"";
+    message(&again.refused(), "28P01", failed);
 }
 
 #[test]
@@ -239,20 +209,14 @@ fn channel_binding_to_something_else() {
     let challenge = client.challenge("SCRAM-SHA-256-PLUS", scram.message());
     scram.update(&challenge).unwrap();
     client.say(scram.message());
-    message(
-        &client.refused(),
-        "28000",
-        "SCRAM channel binding check failed",
-    );
+    let refused = client.refused();
+    message(&refused, "28000", "SCRAM channel binding check failed");
 
     // An attacker in the middle has removed it from the list.
     let mut client = Client::encrypted(&way, "app");
     client.say(&initial("SCRAM-SHA-256", b"y,,n=,r=x"));
-    message(
-        &client.refused(),
-        "28000",
-        "SCRAM channel binding negotiation error",
-    );
+    let refused = client.refused();
+    message(&refused, "28000", "SCRAM channel binding negotiation error");
 
     let mut client = Client::encrypted(&way, "app");
     client.say(&initial("SCRAM-SHA-256", b"p=tls-server-end-point,,n=,r=x"));
@@ -269,11 +233,8 @@ fn a_client_that_says_nothing() {
     let mut client = Client::clear(&way, "app");
     client.wire.set_patience(Duration::from_secs(30));
     let since = Instant::now();
-    message(
-        &client.refused(),
-        "57014",
-        "canceling authentication due to timeout",
-    );
+    let refused = client.refused();
+    message(&refused, "57014", "canceling authentication due to timeout");
     assert_within(since, Duration::from_secs(20));
 }
 
@@ -281,25 +242,17 @@ fn a_client_that_says_nothing() {
 #[test]
 fn passwords_that_are_none() {
     let way = Stage::new(Auth::Scram).way("require", &[("--auth", "password")]);
+    let empty = "empty password returned by client";
+    let size = "invalid password packet size";
+    let expected = "expected password response, got message type 81";
+    let length = "invalid message length 65541 for message type 'p'";
     for (bytes, sqlstate, text) in [
-        (
-            &b"p\0\0\0\x05\0"[..],
-            "28P01",
-            "empty password returned by client",
-        ),
-        (b"p\0\0\0\x04", "08P01", "invalid password packet size"),
-        (b"p\0\0\0\x07abc", "08P01", "invalid password packet size"),
-        (b"p\0\0\0\x07a\0\0", "08P01", "invalid password packet size"),
-        (
-            b"Q\0\0\0\x05\0",
-            "08P01",
-            "expected password response, got message type 81",
-        ),
-        (
-            b"p\0\x01\0\x05",
-            "08P01",
-            "invalid message length 65541 for message type 'p'",
-        ),
+        (&b"p\0\0\0\x05\0"[..], "28P01", empty),
+        (b"p\0\0\0\x04", "08P01", size),
+        (b"p\0\0\0\x07abc", "08P01", size),
+        (b"p\0\0\0\x07a\0\0", "08P01", size),
+        (b"Q\0\0\0\x05\0", "08P01", expected),
+        (b"p\0\x01\0\x05", "08P01", length),
     ] {
         let client = way.stage.authority.client();
         let mut wire = Wire::connect_tls(&way.proxy.endpoint(), &client).unwrap();

@@ -263,36 +263,16 @@ fn a_query_whose_connection_ends() {
 
 #[test]
 fn queries_that_are_wrong() {
-    for (query, log) in [
-        (
-            "SELECT rolname, rolpassword FROM pg_authid WHERE $1 <> 'x'",
-            "it has several rows",
-        ),
-        (
-            "SELECT rolpassword FROM pg_authid WHERE rolname = $1",
-            "it does not have two columns",
-        ),
-        (
-            "SELECT oid, rolpassword FROM pg_authid WHERE rolname = $1",
-            "a column is not text",
-        ),
-        (
-            "SELECT 'other', rolpassword FROM pg_authid WHERE rolname = $1",
-            "it is for another user",
-        ),
-        (
-            "SELECT nothing FROM pg_authid WHERE rolname = $1",
-            "does not exist",
-        ),
-        (
-            "SELECT rolname, rolpassword FROM pg_authid, pg_sleep(60) WHERE rolname = $1",
-            "statement timeout",
-        ),
-        (
-            "WITH x AS (DELETE FROM public.t RETURNING 1) SELECT $1::text, 'x' FROM x",
-            "read-only transaction",
-        ),
+    for row in [
+        "SELECT rolname, rolpassword FROM pg_authid WHERE $1 <> 'x' => it has several rows",
+        "SELECT rolpassword FROM pg_authid WHERE rolname = $1 => it does not have two columns",
+        "SELECT oid, rolpassword FROM pg_authid WHERE rolname = $1 => a column is not text",
+        "SELECT 'other', rolpassword FROM pg_authid WHERE rolname = $1 => it is for another user",
+        "SELECT nothing FROM pg_authid WHERE rolname = $1 => does not exist",
+        "SELECT rolname, rolpassword FROM pg_authid, pg_sleep(60) WHERE rolname = $1 => statement timeout",
+        "WITH x AS (DELETE FROM public.t RETURNING 1) SELECT $1::text, 'x' FROM x => read-only transaction",
     ] {
+        let (query, log) = row.split_once(" => ").unwrap();
         let stage = Stage::new(Auth::Scram);
         stage.postgres.sql("CREATE TABLE t (a int)");
         let way = by_query(stage, "postgres", query);

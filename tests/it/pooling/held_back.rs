@@ -137,10 +137,8 @@ fn a_begin_of_a_deposed_leader_has_failed() {
     leader.ok("INSERT INTO jobs VALUES (1)");
     leader.ok("BEGIN");
     stage.plain().ok("SET fencing.token = 35");
-    assert_eq!(
-        tags(&leader.fails("INSERT INTO jobs VALUES (2)", "PF001")),
-        "E ZE"
-    );
+    let found = tags(&leader.fails("INSERT INTO jobs VALUES (2)", "PF001"));
+    assert_eq!(found, "E ZE");
     leader.fails("INSERT INTO jobs VALUES (3)", "25P02");
     assert_eq!(tags(&leader.query("COMMIT")), "C ZI");
     leader.ok("BEGIN");

@@ -83,99 +83,46 @@ fn reads_need_no_reset() {
 #[test]
 fn where_a_function_may_leave_something_each_client_is_followed_by_a_reset() {
     let leaves = "PERFORM set_config('work_mem', '123kB', false)";
-    for (setup, uses) in [
-        (
-            format!(
-                "CREATE FUNCTION leaves() RETURNS int LANGUAGE plpgsql AS $$ BEGIN {leaves}; RETURN 1; END $$"
-            ),
-            "SELECT leaves()",
-        ),
-        (
-            "CREATE FUNCTION leaves() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
-                 FOR at IN 1..2 LOOP SET work_mem = '123kB'; END LOOP; END $$"
-                .to_owned(),
-            "SELECT leaves()",
-        ),
-        (
-            format!(
-                "CREATE FUNCTION leaves() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
-                     EXECUTE replace('DO ''BEGIN {}; END''', '123', '123'); END $$",
-                leaves.replace('\'', "''''")
-            ),
-            "SELECT leaves()",
-        ),
-        (
-            "CREATE FUNCTION leaves() RETURNS text LANGUAGE sql BEGIN ATOMIC
-                 SELECT set_config('work_mem', '123kB', false); END"
-                .to_owned(),
-            "SELECT leaves()",
-        ),
-        (
-            "CREATE FUNCTION leaves(a text DEFAULT set_config('work_mem', '123kB', false)) RETURNS int
-                 LANGUAGE sql AS 'SELECT 1'"
-                .to_owned(),
-            "SELECT leaves()",
-        ),
-        (
-            "CREATE FUNCTION leaves(text, text, bool) RETURNS text LANGUAGE internal AS 'set_config_by_name'"
-                .to_owned(),
-            "SELECT leaves('work_mem', '123kB', false)",
-        ),
-        (
-            "CREATE FUNCTION leaves() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
-                 -- now update the
-                 SET work_mem = '123kB'; END $$"
-                .to_owned(),
-            "SELECT leaves()",
-        ),
-        (
-            "CREATE FUNCTION leaves() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
-                 RAISE DEBUG 'no update needed'; SET work_mem = '123kB'; END $$"
-                .to_owned(),
-            "SELECT leaves()",
-        ),
-        (
-            "CREATE FUNCTION leaves(update bool) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
-                 IF update THEN SET work_mem = '123kB'; END IF; END $$"
-                .to_owned(),
-            "SELECT leaves(true)",
-        ),
-        (
-            "CREATE EXTENSION pg_trgm;
-             CREATE FUNCTION leaves() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
-                 PERFORM set_limit(0.1); END $$"
-                .to_owned(),
-            "SELECT leaves()",
-        ),
-        (
-            r#"CREATE FUNCTION leaves() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
-                 PERFORM U&"\0073et_config"('work_mem', '123kB', false); END $$"#
-                .to_owned(),
-            "SELECT leaves()",
-        ),
-        (
-            "CREATE CAST (bigint AS boolean) WITH FUNCTION pg_try_advisory_lock(bigint)".to_owned(),
-            "SELECT 77::bigint::boolean",
-        ),
-        (
-            "CREATE VIEW leaves AS SELECT set_config('work_mem', '123kB', false)".to_owned(),
-            "SELECT * FROM leaves",
-        ),
-        (
-            "CREATE DOMAIN leaves AS text CHECK (set_config('work_mem', VALUE, false) <> '')"
-                .to_owned(),
-            "SELECT '123kB'::leaves",
-        ),
-        (
-            "INSERT INTO jobs VALUES (1);
-             ALTER TABLE jobs ENABLE ROW LEVEL SECURITY;
-             ALTER TABLE jobs FORCE ROW LEVEL SECURITY;
-             CREATE POLICY leaves ON jobs USING (set_config('work_mem', '123kB', false) <> '');
-             CREATE ROLE reader LOGIN; GRANT SELECT ON jobs TO reader"
-                .to_owned(),
-            "SELECT * FROM jobs",
-        ),
-    ] {
+    let plpgsql = |body: &str| {
+        let begin = "CREATE FUNCTION leaves() RETURNS int LANGUAGE plpgsql";
+        format!("{begin} AS $$ BEGIN {body}; RETURN 1; END $$")
+    };
+    let nested = leaves.replace('\'', "''''");
+    let functions = [
+        plpgsql(leaves),
+        plpgsql("FOR at IN 1..2 LOOP SET work_mem = '123kB'; END LOOP"),
+        plpgsql(&format!(
+            "EXECUTE replace('DO ''BEGIN {nested}; END''', '123', '123')"
+        )),
+        plpgsql("-- now update the\n SET work_mem = '123kB'"),
+        plpgsql("RAISE DEBUG 'no update needed'; SET work_mem = '123kB'"),
+        plpgsql("IF update THEN SET work_mem = '123kB'; END IF")
+            .replace("leaves()", "leaves(update bool DEFAULT true)"),
+        "CREATE EXTENSION pg_trgm; ".to_owned() + &plpgsql("PERFORM set_limit(0.1)"),
+        plpgsql(r#"PERFORM U&"\0073et_config"('work_mem', '123kB', false)"#),
+    ];
+    let functions = functions.map(|setup| (setup, "SELECT leaves()"));
+    let others = [
+        "SELECT leaves() => CREATE FUNCTION leaves() RETURNS text LANGUAGE sql BEGIN ATOMIC \
+         SELECT set_config('work_mem', '123kB', false); END",
+        "SELECT leaves() => CREATE FUNCTION leaves(a text DEFAULT set_config('work_mem', '123kB', false)) \
+         RETURNS int LANGUAGE sql AS 'SELECT 1'",
+        "SELECT leaves('work_mem', '123kB', false) => CREATE FUNCTION leaves(text, text, bool) RETURNS text \
+         LANGUAGE internal AS 'set_config_by_name'",
+        "SELECT 77::bigint::boolean => CREATE CAST (bigint AS boolean) WITH FUNCTION pg_try_advisory_lock(bigint)",
+        "SELECT * FROM leaves => CREATE VIEW leaves AS SELECT set_config('work_mem', '123kB', false)",
+        "SELECT '123kB'::leaves => CREATE DOMAIN leaves AS text \
+         CHECK (set_config('work_mem', VALUE, false) <> '')",
+        "SELECT * FROM jobs => INSERT INTO jobs VALUES (1); ALTER TABLE jobs ENABLE ROW LEVEL SECURITY; \
+         ALTER TABLE jobs FORCE ROW LEVEL SECURITY; \
+         CREATE POLICY leaves ON jobs USING (set_config('work_mem', '123kB', false) <> ''); \
+         CREATE ROLE reader LOGIN; GRANT SELECT ON jobs TO reader",
+    ];
+    let others = others.map(|row| {
+        let (uses, setup) = row.split_once(" => ").unwrap();
+        (setup.to_owned(), uses)
+    });
+    for (setup, uses) in functions.into_iter().chain(others) {
         let mut pair = pair(&setup);
         if setup.contains("POLICY") {
             let reader = [("user", "reader"), ("database", "postgres")];
@@ -183,7 +130,9 @@ fn where_a_function_may_leave_something_each_client_is_followed_by_a_reset() {
             (pair.one, pair.other) = (Wire::login(&proxy, &reader), Wire::login(&proxy, &reader));
         }
         let default = pair.other.rows("SHOW work_mem");
-        let answer = pair.one.run(&Batch::new().query(uses).query("SHOW work_mem"));
+        let answer = pair
+            .one
+            .run(&Batch::new().query(uses).query("SHOW work_mem"));
         assert_eq!(errors(&answer), [""; 0], "{setup}");
         assert_eq!(pair.other.rows("SHOW work_mem"), default, "{setup}");
         assert!(pair.is_reset_after(uses), "{setup}");

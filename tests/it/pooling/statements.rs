@@ -293,42 +293,23 @@ fn a_date_keeps_its_meaning_through_a_set_beside_it() {
 #[test]
 fn what_a_statement_leaves_by_its_name_is_kept() {
     for stage in of("1") {
+        let lock = "SELECT pg_advisory_lock(1)";
+        let of_portal = |bound: Batch, name: &str| {
+            let fetch = b().query(&format!("FETCH ALL FROM \"{name}\""));
+            bound.sync().then(&fetch).query("COMMIT")
+        };
+        let executes = b().parse("t", "EXECUTE s").sync();
+        let begun = executes.clone().query("BEGIN");
         for (parse, run) in [
-            ("SELECT pg_advisory_lock(1)", b().query("EXECUTE s")),
+            (lock, b().query("EXECUTE s")),
             ("LISTEN c", b().query("EXECUTE s")),
             ("SET work_mem = '123kB'", b().query("EXECUTE s")),
-            (
-                "SELECT pg_advisory_lock(1)",
-                b().parse("t", "EXECUTE s").sync().query("EXECUTE t"),
-            ),
-            (
-                "SELECT pg_advisory_lock(1)",
-                b().query("BEGIN")
-                    .bind("p", "s", &[])
-                    .sync()
-                    .query("FETCH ALL FROM p")
-                    .query("COMMIT"),
-            ),
-            (
-                "SELECT pg_advisory_lock(1)",
-                b().parse("t", "EXECUTE s")
-                    .sync()
-                    .query("BEGIN")
-                    .bind("p", "t", &[])
-                    .sync()
-                    .query("FETCH ALL FROM p")
-                    .query("COMMIT"),
-            ),
+            (lock, executes.query("EXECUTE t")),
+            (lock, of_portal(b().query("BEGIN").bind("p", "s", &[]), "p")),
+            (lock, of_portal(begun.bind("p", "t", &[]), "p")),
             // The server may read these bytes as another name.
             ("LISTEN c", b().bind("é", "s", &[]).execute("é", 0).sync()),
-            (
-                "SELECT pg_advisory_lock(1)",
-                b().query("BEGIN")
-                    .bind("é", "s", &[])
-                    .sync()
-                    .query("FETCH ALL FROM \"é\"")
-                    .query("COMMIT"),
-            ),
+            (lock, of_portal(b().query("BEGIN").bind("é", "s", &[]), "é")),
         ] {
             let (mut one, mut other) = (stage.leader("34"), stage.plain());
             one.run(&b().parse("s", parse).sync());
