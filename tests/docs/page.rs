@@ -352,10 +352,8 @@ mod tests {
 
     #[test]
     fn anchors_are_those_of_github() {
-        assert_eq!(
-            anchor("PF003: invalid token or scope"),
-            "pf003-invalid-token-or-scope"
-        );
+        let found = anchor("PF003: invalid token or scope");
+        assert_eq!(found, "pf003-invalid-token-or-scope");
     }
 
     #[test]

@@ -129,11 +129,8 @@ fn sessions_get_the_token_and_declare_none() {
         let mut wire = replica.open();
         for reset in ["SELECT 1", "RESET ALL", "DISCARD ALL", "BEGIN; ROLLBACK"] {
             wire.ok(reset);
-            assert_eq!(
-                value(&mut wire, "SHOW fencing.token"),
-                "1",
-                "{pool} {reset}"
-            );
+            let found = value(&mut wire, "SHOW fencing.token");
+            assert_eq!(found, "1", "{pool} {reset}");
             let insert = "INSERT INTO jobs VALUES (1) RETURNING token";
             assert_eq!(value(&mut wire, insert), "1", "{pool} {reset}");
         }

@@ -104,11 +104,8 @@ impl Way {
     #[track_caller]
     fn works(&self, client: &str, binding: &str, encrypted: &str) {
         let output = self.login_as("app", client, binding, PASSWORD);
-        assert_eq!(
-            stdout(&output),
-            format!("{encrypted}\n"),
-            "{client} {binding}"
-        );
+        let found = stdout(&output);
+        assert_eq!(found, format!("{encrypted}\n"), "{client} {binding}");
         for user in ["app", "nobody"] {
             let said = refused(&self.login_as(user, client, binding, "wrong"));
             let expect = format!("FATAL:  password authentication failed for user \"{user}\"");

@@ -232,11 +232,8 @@ fn answers_are_as_described() {
     }
     let mut seen = description.seen.clone();
     seen.extend(NOT_CAUSED.map(|(path, status)| (path.to_owned(), status)));
-    assert_eq!(
-        description.statuses(),
-        seen,
-        "described (left), seen (right)"
-    );
+    let found = description.statuses();
+    assert_eq!(found, seen, "described (left), seen (right)");
 }
 
 /// A second proxy, which requires a token.
@@ -298,11 +295,8 @@ fn changes_are_noticed(description: &Description, path: &str, body: &Value) {
     let row = resolve(root, &schema["items"]);
     let properties = row["properties"].as_object().unwrap();
     let all: BTreeSet<&str> = properties.keys().map(String::as_str).collect();
-    assert_eq!(
-        names(&row["required"]),
-        all,
-        "{path}: every column is in every row"
-    );
+    let found = names(&row["required"]);
+    assert_eq!(found, all, "{path}: every column is in every row");
     for name in all {
         let mut without = row.clone();
         without["properties"].as_object_mut().unwrap().remove(name);

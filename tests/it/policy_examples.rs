@@ -162,10 +162,8 @@ fn outbox_relay() {
     refuse(&mut old, "DELETE FROM public.outbox", "PF002");
     old.ok("SELECT version(); SHOW search_path; BEGIN; ROLLBACK");
     old.ok("SET fencing.token = 3");
-    assert_eq!(
-        old.rows("SELECT id FROM public.outbox ORDER BY id LIMIT 1"),
-        [["1"]]
-    );
+    let found = old.rows("SELECT id FROM public.outbox ORDER BY id LIMIT 1");
+    assert_eq!(found, [["1"]]);
     old.ok(
         "BEGIN; DELETE FROM public.outbox WHERE id = 1; UPDATE relay.position SET id = 1; COMMIT",
     );

@@ -77,11 +77,8 @@ fn pgbouncer_knows_no_token_in_a_startup_packet() {
     for mode in [SESSION, TRANSACTION] {
         let pooler = Pooler::before(&stage.proxy.endpoint(), mode);
         for way in ways {
-            assert_eq!(
-                errors(&started(&pooler, &[way]).until_closed()),
-                ["08P01"],
-                "{way:?}"
-            );
+            let found = errors(&started(&pooler, &[way]).until_closed());
+            assert_eq!(found, ["08P01"], "{way:?}");
         }
         // Told to ignore it, it loses it.
         let ignoring = format!("{mode}\nignore_startup_parameters = options, fencing.token");

@@ -224,11 +224,7 @@ fn the_checks_of_haproxy_make_no_noise() {
     });
     // Enough for some dozen further checks.
     std::thread::sleep(A_LINE_LATER * 2);
-    assert_eq!(
-        stage.proxy.output(),
-        before,
-        "{:?}",
-        std::fs::read_to_string(log)
-    );
+    let found = stage.proxy.output();
+    assert_eq!(found, before, "{:?}", std::fs::read_to_string(log));
     stage.plain().ok("SELECT 1");
 }

@@ -41,10 +41,8 @@ fn pgbench() {
             "",
         ));
     }
-    assert_eq!(
-        stage.postgres.value("SELECT count(*) FROM pgbench_history"),
-        "1200"
-    );
+    let found = stage.postgres.value("SELECT count(*) FROM pgbench_history");
+    assert_eq!(found, "1200");
 }
 
 /// pgbench without a token is refused, with the reason.

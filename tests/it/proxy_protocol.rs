@@ -74,10 +74,8 @@ fn the_address_of_a_trusted_load_balancer_is_the_clients() {
     // Once is enough.
     assert_eq!(proxy.output(), told);
     assert_eq!(write(&proxy, LINE), "");
-    assert_eq!(
-        write(&proxy, b"PROXY TCP4 10.1.2.4 10.0.0.1 5000 6432\r\n"),
-        "PF002"
-    );
+    let found = write(&proxy, b"PROXY TCP4 10.1.2.4 10.0.0.1 5000 6432\r\n");
+    assert_eq!(found, "PF002");
     let v4 = [10, 1, 2, 3, 10, 0, 0, 1, 0x13, 0x88, 0x19, 0x20];
     assert_eq!(write(&proxy, &binary(0x21, 0x11, &v4)), "");
     // The load balancer's own connection, and one of unknown origin: the peer address counts.

@@ -98,20 +98,16 @@ fn every_way_to_say_it_gives_the_number() {
     assert_holds_scoped(&mut wire, "default=9,scheduler=2");
     let refused = wire.query("SET fencing.token = 'default=next,scheduler=after:1'");
     assert_refused(&refused, "PF001");
-    assert_eq!(
-        value(&mut wire, "SHOW fencing.token"),
-        "default=9,scheduler=2"
-    );
+    let found = value(&mut wire, "SHOW fencing.token");
+    assert_eq!(found, "default=9,scheduler=2");
     // A take before the refusal is not lost: it is the same take, repeated.
     wire.ok("SET fencing.token = 'default=next,scheduler=after:2'");
     assert_holds_scoped(&mut wire, "default=10,scheduler=3");
     wire.ok("SET fencing.scope = 'other'");
     wire.ok("SET fencing.token = 'next'");
     assert_eq!(value(&mut wire, "SHOW fencing.token"), "1");
-    assert_eq!(
-        value(&mut wire, "SHOW fencing.status"),
-        "token=1 scope=other mark=1 state=current"
-    );
+    let seen = value(&mut wire, "SHOW fencing.status");
+    assert_eq!(seen, "token=1 scope=other mark=1 state=current");
 }
 
 #[track_caller]
@@ -157,10 +153,8 @@ fn in_transactions() {
     wire.ok("SET fencing.token = 'after:2'");
     wire.ok("SAVEPOINT a");
     wire.ok("SET LOCAL fencing.token = 'next'");
-    assert_eq!(
-        value(&mut wire, "SELECT current_setting('fencing.token')"),
-        "4"
-    );
+    let found = value(&mut wire, "SELECT current_setting('fencing.token')");
+    assert_eq!(found, "4");
     wire.ok("ROLLBACK TO a");
     assert_eq!(value(&mut wire, "SHOW fencing.token"), "3");
     wire.ok("ROLLBACK");

@@ -23,11 +23,8 @@ fn assert_closed(stage: &Stage, wire: &mut Wire, after: &str) {
         );
         wire.query("ROLLBACK");
     }
-    assert_eq!(
-        stage.postgres.value("SELECT count(*) FROM log"),
-        "0",
-        "after {after}"
-    );
+    let found = stage.postgres.value("SELECT count(*) FROM log");
+    assert_eq!(found, "0", "after {after}");
 }
 
 /// Sends texts one by one, then a hidden write into any open transaction, then checks the log table.

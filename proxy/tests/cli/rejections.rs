@@ -301,11 +301,8 @@ fn sigterm_ends_it_while_nobody_takes_what_it_prints() {
         .read_exact(&mut head)
         .unwrap();
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(
-        child.try_wait().unwrap(),
-        None,
-        "it waits for the full pipe"
-    );
+    let found = child.try_wait().unwrap();
+    assert_eq!(found, None, "it waits for the full pipe");
     signal(child.id(), Signal::TERM);
     let begin = Instant::now();
     let status = loop {

@@ -73,10 +73,8 @@ fn a_kill_says_whether_anything_may_have_been_committed() {
         let left = "SELECT count(*) FROM pg_stat_activity WHERE query ~ 'jobs' AND pid <> pg_backend_pid()";
         postgres.value(left) == "0"
     });
-    assert_eq!(
-        postgres.value("SELECT count(*) FROM jobs WHERE id IN (1, 3)"),
-        "0"
-    );
+    let found = postgres.value("SELECT count(*) FROM jobs WHERE id IN (1, 3)");
+    assert_eq!(found, "0");
     // No session delays a takeover.
     scene.stage.leader("2").ok("INSERT INTO jobs VALUES (4)");
 }

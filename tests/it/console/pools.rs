@@ -68,10 +68,8 @@ fn clients_are_shown_with_the_connections_that_they_share() {
     let servers = scene.show("SERVERS");
     let own = by(&servers, "remote_pid", &pid);
     assert_eq!(own["ptr"], by(&clients, "id", "1")["link"]);
-    assert_eq!(
-        text(own, &["state", "link", "id", "close_needed"]),
-        ["active", "c1", "1", "0"]
-    );
+    let found = text(own, &["state", "link", "id", "close_needed"]);
+    assert_eq!(found, ["active", "c1", "1", "0"]);
     assert_eq!(servers.len(), 2);
     assert_eq!(scene.show("SESSIONS")[0]["backend_pid"], pid);
 
@@ -114,8 +112,6 @@ fn connections_are_shown_with_their_tokens() {
         let server = scene.show("SERVERS").pop()?;
         (server["state"] == "idle").then_some(server)
     });
-    assert_eq!(
-        text(&server, &["tokens", "link", "id"]),
-        ["default=34", "-", "-"]
-    );
+    let found = text(&server, &["tokens", "link", "id"]);
+    assert_eq!(found, ["default=34", "-", "-"]);
 }

@@ -202,10 +202,8 @@ fn what_the_exporter_of_pgbouncer_asks_is_answered() {
         sums.collect::<Vec<i64>>()
     };
     assert_eq!(columns(&operator.ok("SHOW VERSION;")[0].body), ["version"]);
-    assert_eq!(
-        columns(&operator.ok("SHOW LISTS;")[0].body),
-        ["list", "items"]
-    );
+    let found = columns(&operator.ok("SHOW LISTS;")[0].body);
+    assert_eq!(found, ["list", "items"]);
     let lists = show(&mut operator, "LISTS;");
     let list = |name: &str| lists.iter().find(|row| row["list"] == name).unwrap()["items"].clone();
     assert_eq!(
@@ -235,10 +233,8 @@ fn what_the_exporter_of_pgbouncer_asks_is_answered() {
         (&"postgres".into(), &"postgres".into())
     );
     let databases = show(&mut operator, "DATABASES;");
-    assert_eq!(
-        numbers(&databases, &["current_connections", "paused", "disabled"]),
-        [3, 0, 0]
-    );
+    let seen = numbers(&databases, &["current_connections", "paused", "disabled"]);
+    assert_eq!(seen, [3, 0, 0]);
     assert_eq!(
         databases[0]["port"],
         scene.stage.postgres.port().to_string()
@@ -378,10 +374,8 @@ fn psql_reads_it_with_a_password() {
     let version = concat!("pgpalisade ", env!("CARGO_PKG_VERSION"), "\n");
     for user in ["ann", "bob"] {
         assert_eq!(scene.printed(user, &["SHOW VERSION"]), version);
-        assert_eq!(
-            scene.printed(user, &["show version; SHOW Version;"]),
-            [version; 2].concat()
-        );
+        let found = scene.printed(user, &["show version; SHOW Version;"]);
+        assert_eq!(found, [version; 2].concat());
     }
     for (user, password) in [
         ("ann", "pencil2"),

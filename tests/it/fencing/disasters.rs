@@ -81,10 +81,8 @@ fn a_lagging_replica_is_promoted() {
     assert_refused(&proxy, "33", "PF001");
     leader(&proxy.endpoint(), "34").ok("INSERT INTO jobs VALUES (3)");
     leader(&proxy.endpoint(), "35").ok("INSERT INTO jobs VALUES (4)");
-    assert_eq!(
-        replica.sql("SELECT id FROM jobs ORDER BY id").concat(),
-        ["1", "3", "4"]
-    );
+    let found = replica.sql("SELECT id FROM jobs ORDER BY id").concat();
+    assert_eq!(found, ["1", "3", "4"]);
 }
 
 /// The old primary lives on with its own proxy and leader. It accepts no fenced write any more, though its leader has
@@ -122,11 +120,8 @@ fn a_deposed_primary_is_fenced() {
         pretty(&answer)
     );
     let mark = "SELECT max(token) FROM pgpalisade_authority.marks WHERE scope = 'default'";
-    assert_eq!(
-        marks.value(mark),
-        "34",
-        "a refused declaration raises nothing"
-    );
+    let found = marks.value(mark);
+    assert_eq!(found, "34", "a refused declaration raises nothing");
 
     old_proxy.terminate();
     assert_does_not_start(

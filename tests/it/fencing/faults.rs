@@ -160,17 +160,11 @@ fn the_proxy_is_killed_with_a_statement_running() {
     });
     stage.proxy.kill();
     stage.proxy.restart();
-    assert_eq!(
-        stage.postgres.value(&alive),
-        "1",
-        "the statement runs on without the proxy"
-    );
+    let found = stage.postgres.value(&alive);
+    assert_eq!(found, "1", "the statement runs on without the proxy");
     let mut new = take_over(&stage, "34");
-    assert_eq!(
-        stage.postgres.value(&alive),
-        "0",
-        "accepted only after it is gone"
-    );
+    let seen = stage.postgres.value(&alive);
+    assert_eq!(seen, "0", "accepted only after it is gone");
     assert_eq!(new.rows("SELECT count(*) FROM jobs"), [["0"]]);
     new.ok("INSERT INTO jobs VALUES (2)");
     assert_eq!(committed(&stage), ["2"]);

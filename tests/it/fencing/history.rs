@@ -43,11 +43,8 @@ fn it_tells_of_the_scopes_of_the_session() {
     };
     let ended = json!(["default", 33, 34, 1, 1]);
     assert_eq!(json!(facts(&all[0])), ended, "the newest first");
-    assert_eq!(
-        json!(facts(&all[1])),
-        json!(["default", null, 33, 0, 0]),
-        "{all:?}"
-    );
+    let found = json!(facts(&all[1]));
+    assert_eq!(found, json!(["default", null, 33, 0, 0]), "{all:?}");
     assert!(all[0]["raised_by"].as_str().unwrap().contains("postgres@"));
     // With a token the session's scopes count, otherwise the scope of a bare number.
     let mut both = take_over(&stage, "default=34,other=7");

@@ -146,11 +146,8 @@ fn killed_with_a_statement_running() {
     });
     pair.first.kill();
     let mut new = pair.new_leader();
-    assert_eq!(
-        pair.postgres.value(&active),
-        "0",
-        "accepted only after it is gone"
-    );
+    let found = pair.postgres.value(&active);
+    assert_eq!(found, "0", "accepted only after it is gone");
     new.ok("INSERT INTO jobs VALUES (2)");
     assert_eq!(pair.committed(), ["2"]);
     pair.first.restart();

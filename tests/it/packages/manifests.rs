@@ -179,10 +179,8 @@ fn a_proxy_takes_the_settings_of_the_manifests_and_answers_the_probes() {
         let mount = mounts.iter().find(|mount| mount["name"] == secret["name"]);
         let directory = mount.unwrap()["mountPath"].as_str().unwrap();
         let name = secret["secret"]["items"][0]["path"].as_str().unwrap();
-        assert_eq!(
-            settings.of("http_token_file"),
-            format!("{directory}/{name}")
-        );
+        let found = settings.of("http_token_file");
+        assert_eq!(found, format!("{directory}/{name}"));
         assert_eq!(secret["secret"]["defaultMode"], 0o440, "{file}");
         assert_eq!(pod["securityContext"]["fsGroup"], 65532, "{file}");
     }

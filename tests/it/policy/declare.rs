@@ -245,10 +245,8 @@ fn what_only_seems_to_declare_is_refused() {
     wire.ok("SET fencing.token = 34");
     let block = "DO $$ BEGIN PERFORM set_config('fencing.token', '35', false); END $$";
     assert_refused(&mut wire, block, "PF003");
-    assert_eq!(
-        wire.rows("SELECT current_setting('fencing.token')"),
-        [["34"]]
-    );
+    let found = wire.rows("SELECT current_setting('fencing.token')");
+    assert_eq!(found, [["34"]]);
     for name in ["token", "scope", "mark", "status"] {
         wire.ok(&format!("SHOW fencing.{name}"));
     }

@@ -56,10 +56,8 @@ fn a_takeover_ends_nobody() {
     let expected = observed(&["session_ended", "stale_token", "stale_token"]);
     assert_eq!(stage.records(3), expected);
     assert_eq!(new.rows("SHOW fencing.mark"), [["34"]]);
-    assert_eq!(
-        old.rows("SHOW fencing.status"),
-        [["token=33 scope=default mark=34 state=stale"]]
-    );
+    let found = old.rows("SHOW fencing.status");
+    assert_eq!(found, [["token=33 scope=default mark=34 state=stale"]]);
 }
 
 /// In a SET and in the startup packet.
@@ -255,10 +253,8 @@ fn a_declaration_that_fails_for_a_statement_prepared_before() {
         wire.ok("SELECT 1");
     }
     etcd.resume(0);
-    assert_eq!(
-        stage.records(3),
-        vec![("authority_unavailable".to_owned(), true); 3]
-    );
+    let found = stage.records(3);
+    assert_eq!(found, vec![("authority_unavailable".to_owned(), true); 3]);
     wait_until("the declaration to succeed", || {
         let answer = wire.run(&execute("by_sql"));
         answer.iter().all(|message| message.tag != b'E')
@@ -321,8 +317,6 @@ fn many_scopes_while_the_authority_is_away() {
         "{took:?}, by a timeout of 2 s"
     );
     etcd.resume(0);
-    assert_eq!(
-        stage.records(1),
-        vec![("authority_unavailable".to_owned(), false)]
-    );
+    let found = stage.records(1);
+    assert_eq!(found, vec![("authority_unavailable".to_owned(), false)]);
 }

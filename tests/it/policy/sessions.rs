@@ -24,10 +24,8 @@ fn an_exempt_user() {
     migrator.ok("SELECT hidden(2)");
     migrator.ok("CREATE TABLE more ()");
     assert_passes(&migrator.extended("INSERT INTO notes VALUES (3)"));
-    assert_eq!(
-        migrator.rows("SHOW default_transaction_read_only"),
-        [["off"]]
-    );
+    let found = migrator.rows("SHOW default_transaction_read_only");
+    assert_eq!(found, [["off"]]);
     // A token that it declares anyway does apply.
     let mut leader = stage.user("migrator");
     leader.ok("SET fencing.token = 33");
@@ -71,10 +69,8 @@ fn names_that_are_too_long() {
         assert_eq!(refused.rows("SELECT current_user"), [[reader.as_str()]]);
         assert_refused(&mut refused, "INSERT INTO notes VALUES (1)", "PF005");
         let mut refused = login("postgres", &longer(exempt));
-        assert_eq!(
-            refused.rows("SELECT current_database()"),
-            [[exempt.as_str()]]
-        );
+        let found = refused.rows("SELECT current_database()");
+        assert_eq!(found, [[exempt.as_str()]]);
         assert_refused(&mut refused, "CREATE TABLE t ()", "PF005");
         let mut allowed = login(&longer(exempt), "postgres");
         assert_eq!(allowed.rows("SELECT current_user"), [[exempt.as_str()]]);

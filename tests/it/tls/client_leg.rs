@@ -367,10 +367,8 @@ fn certificates_of_clients() {
         ("PGSSLKEY", key.as_str()),
     ];
     let variables = [root.as_slice(), &shown].concat();
-    assert_eq!(
-        stdout(&psql(&required.endpoint(), &variables, "SELECT 1")),
-        "1\n"
-    );
+    let found = stdout(&psql(&required.endpoint(), &variables, "SELECT 1"));
+    assert_eq!(found, "1\n");
 }
 
 /// New connections see the new certificate. An invalid file changes nothing, and is logged.

@@ -115,10 +115,8 @@ fn one_proof_is_good_for_two_servers() {
 fn what_is_offered() {
     assert_eq!(mechanisms(&Leg::Clear), [SCRAM]);
     assert_eq!(mechanisms(&Leg::Encrypted(None)), [SCRAM]);
-    assert_eq!(
-        mechanisms(&Leg::Encrypted(Some(vec![0]))),
-        [SCRAM_PLUS, SCRAM]
-    );
+    let found = mechanisms(&Leg::Encrypted(Some(vec![0])));
+    assert_eq!(found, [SCRAM_PLUS, SCRAM]);
 }
 
 #[track_caller]
@@ -224,18 +222,12 @@ fn last_messages_that_are_wrong() {
             "{end}: {refusal:?}"
         );
     }
-    assert_eq!(
-        refused(&RFC_PROOF.replace("p=dH", "p=eH")),
-        LoginRefusal::Proof
-    );
-    assert_eq!(
-        refused(&RFC_PROOF.replace("Ilj)", "Ilj(")),
-        LoginRefusal::Nonce
-    );
-    assert_eq!(
-        refused(&RFC_PROOF.replace(RFC_NONCE, "")),
-        LoginRefusal::Nonce
-    );
+    let found = refused(&RFC_PROOF.replace("p=dH", "p=eH"));
+    assert_eq!(found, LoginRefusal::Proof);
+    let seen = refused(&RFC_PROOF.replace("Ilj)", "Ilj("));
+    assert_eq!(seen, LoginRefusal::Nonce);
+    let got = refused(&RFC_PROOF.replace(RFC_NONCE, ""));
+    assert_eq!(got, LoginRefusal::Nonce);
     assert_eq!(
         refused(&RFC_PROOF.replace("biws", "eSws")),
         LoginRefusal::UnexpectedBinding

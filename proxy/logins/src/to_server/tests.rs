@@ -60,17 +60,13 @@ fn encrypted() -> Channel {
 fn a_password_for_each_method() {
     let mut by_md5 = login(password(), clear());
     let hash = md5_hash(b"app", PASSWORD, *b"salt");
-    assert_eq!(
-        sent(told(&mut by_md5, kind::MD5_PASSWORD, b"salt")),
-        [hash.as_bytes(), b"\0"].concat()
-    );
+    let found = sent(told(&mut by_md5, kind::MD5_PASSWORD, b"salt"));
+    assert_eq!(found, [hash.as_bytes(), b"\0"].concat());
     assert!(matches!(told(&mut by_md5, kind::OK, b""), Ok(Step::Done)));
 
     let mut readable = login(password(), encrypted());
-    assert_eq!(
-        sent(told(&mut readable, kind::CLEARTEXT_PASSWORD, b"")),
-        b"hunter2\0"
-    );
+    let seen = sent(told(&mut readable, kind::CLEARTEXT_PASSWORD, b""));
+    assert_eq!(seen, b"hunter2\0");
     let error = told(
         &mut login(password(), clear()),
         kind::CLEARTEXT_PASSWORD,

@@ -81,10 +81,8 @@ fn records_are_counted_by_kind_and_who() {
         };
         finding.who.iter().map(row).collect()
     };
-    assert_eq!(
-        who(no_token),
-        ["2 app worker shop default", "1 cron - shop jobs"]
-    );
+    let found = who(no_token);
+    assert_eq!(found, ["2 app worker shop default", "1 cron - shop jobs"]);
     assert_eq!(who(ended), ["1 app worker other default"]);
     let last = no_token.who[0].count.last.unwrap();
     assert_eq!(last.to_string(), "2026-11-21T04:00:00Z");

@@ -456,16 +456,10 @@ fn the_shared_row() {
     assert_eq!(shared(&[(8, 1), (8, 2)]), [Rule::Row], "all of 9 is lost");
     assert_eq!(shared(&[(8, 1), (9, 1)]), [Rule::Row], "the last is lost");
     assert_eq!(shared(&[(9, 1), (8, 2)]), [Rule::Row], "a gap");
-    assert_eq!(
-        shared(&[(9, 1), (8, 2), (8, 1)]),
-        [Rule::Row],
-        "a late write"
-    );
-    assert_eq!(
-        shared(&[(8, 1), (8, 1), (9, 1), (8, 2)]),
-        [Rule::Row],
-        "twice"
-    );
+    let found = shared(&[(9, 1), (8, 2), (8, 1)]);
+    assert_eq!(found, [Rule::Row], "a late write");
+    let seen = shared(&[(8, 1), (8, 1), (9, 1), (8, 2)]);
+    assert_eq!(seen, [Rule::Row], "twice");
     assert_eq!(shared(&[(8, 1), (9, 1), (8, 2), (8, 3)]), [Rule::History]);
 }
 
@@ -554,10 +548,8 @@ fn what_was_seen_on_a_lost_timeline_counts_for_nothing() {
     assert_eq!(seen(2_000, &[(1, 1_999), (2, u64::MAX)]), []);
     assert_eq!(seen(2_000, &[(2, u64::MAX)]), []);
     assert_eq!(seen(2_000, &[(1, 2_000), (2, u64::MAX)]), [Rule::G2]);
-    assert_eq!(
-        seen(1_150, &[(1, 2_000), (2, u64::MAX)]),
-        [Rule::G1, Rule::G2]
-    );
+    let found = seen(1_150, &[(1, 2_000), (2, u64::MAX)]);
+    assert_eq!(found, [Rule::G1, Rule::G2]);
 }
 
 /// Takes 1 to 3 in a separate scope; the answer to the second was lost, and the last was refused.
