@@ -12,51 +12,34 @@ fn smuggled(lead: &[u8], payload: &str) -> Vec<u8> {
 
 /// Ways to change the encoding of a session.
 fn changes(encoding: &str) -> Vec<(Vec<String>, Option<&'static str>)> {
-    let texts = |texts: &[&str]| {
+    let set = |value: &str| format!("SET client_encoding = '{value}'");
+    let (own, utf8) = (set("$"), set("UTF8"));
+    let local = "BEGIN ;; SET LOCAL client_encoding";
+    let plain = [
+        own.clone(),
+        "SET NAMES '$'".to_owned(),
+        "SELECT set_config('client_encoding', '$', false)".to_owned(),
+        "SELECT sets('client_encoding', '$')".to_owned(),
+        "SELECT runs('SET client_encoding = $')".to_owned(),
+        format!("{local} = '$'"),
+        "BEGIN ;; SELECT set_config('client_encoding', '$', true)".to_owned(),
+        "BEGIN ;; SELECT sets_local('client_encoding', '$')".to_owned(),
+        format!("{own} ;; BEGIN ;; {utf8} ;; ROLLBACK"),
+        format!("{own} ;; {local} = 'UTF8' ;; COMMIT"),
+        format!("{own} ;; BEGIN ;; SAVEPOINT s ;; {utf8} ;; ROLLBACK TO s"),
+        format!("{own} ;; SELECT 1/0 ;; SELECT 1"),
+    ];
+    let back = ["RESET client_encoding", "RESET ALL", "DISCARD ALL"];
+    let back = back.into_iter().chain(["SET client_encoding TO DEFAULT"]);
+    let back = back.map(|end| (format!("{utf8} ;; {end}"), Some("client_encoding")));
+    let all = plain.into_iter().map(|texts| (texts, None)).chain(back);
+    let texts = |texts: String| {
         texts
-            .iter()
+            .split(" ;; ")
             .map(|text| text.replace('$', encoding))
             .collect()
     };
-    let plain = |list: &[&str]| (texts(list), None);
-    let back_to = |list: &[&str]| (texts(list), Some("client_encoding"));
-    vec![
-        plain(&["SET client_encoding = '$'"]),
-        plain(&["SET NAMES '$'"]),
-        plain(&["SELECT set_config('client_encoding', '$', false)"]),
-        plain(&["SELECT sets('client_encoding', '$')"]),
-        plain(&["SELECT runs('SET client_encoding = $')"]),
-        plain(&["BEGIN", "SET LOCAL client_encoding = '$'"]),
-        plain(&["BEGIN", "SELECT set_config('client_encoding', '$', true)"]),
-        plain(&["BEGIN", "SELECT sets_local('client_encoding', '$')"]),
-        plain(&[
-            "SET client_encoding = '$'",
-            "BEGIN",
-            "SET client_encoding = 'UTF8'",
-            "ROLLBACK",
-        ]),
-        plain(&[
-            "SET client_encoding = '$'",
-            "BEGIN",
-            "SET LOCAL client_encoding = 'UTF8'",
-            "COMMIT",
-        ]),
-        plain(&[
-            "SET client_encoding = '$'",
-            "BEGIN",
-            "SAVEPOINT s",
-            "SET client_encoding = 'UTF8'",
-            "ROLLBACK TO s",
-        ]),
-        plain(&["SET client_encoding = '$'", "SELECT 1/0", "SELECT 1"]),
-        back_to(&["SET client_encoding = 'UTF8'", "RESET client_encoding"]),
-        back_to(&["SET client_encoding = 'UTF8'", "RESET ALL"]),
-        back_to(&["SET client_encoding = 'UTF8'", "DISCARD ALL"]),
-        back_to(&[
-            "SET client_encoding = 'UTF8'",
-            "SET client_encoding TO DEFAULT",
-        ]),
-    ]
+    all.map(|(all, from)| (texts(all), from)).collect()
 }
 
 /// C2: the encoding has changed and is not reported yet, and the next text ends a string early in it.

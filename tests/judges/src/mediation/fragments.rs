@@ -5,7 +5,7 @@ use rand::Rng;
 
 use super::conversation::{Message, Name, Session, Sql, Step, Target};
 use super::generator::{Generator, long_names};
-use super::words::{Kind, once_in, one};
+use super::words::{Kind, once_in, one, pick};
 
 impl Generator {
     pub fn fragment(&mut self) {
@@ -114,15 +114,9 @@ impl Generator {
         self.deliver(set);
         self.pause();
         if once_in(&mut self.random, 3) {
-            let reset = one(
+            let reset = pick(
                 &mut self.random,
-                &[
-                    "ROLLBACK",
-                    "COMMIT",
-                    "RESET ALL",
-                    "DISCARD ALL",
-                    "ROLLBACK TO s",
-                ],
+                "ROLLBACK | COMMIT | RESET ALL | DISCARD ALL | ROLLBACK TO s",
             );
             self.query(reset);
             self.pause();
@@ -196,14 +190,9 @@ impl Generator {
             self.say(Message::Describe(Target::Portal, portal.clone()));
         }
         self.pause();
-        let verb = one(
+        let verb = pick(
             &mut self.random,
-            &[
-                "FETCH \"",
-                "FETCH ALL FROM \"",
-                "MOVE \"",
-                "MOVE ALL FROM \"",
-            ],
+            "FETCH \" | FETCH ALL FROM \" | MOVE \" | MOVE ALL FROM \"",
         );
         let sql = [verb.as_bytes(), &portal, b"\""].concat();
         if once_in(&mut self.random, 2) {

@@ -5,41 +5,17 @@ use rand::seq::IndexedRandom;
 
 use super::conversation::{Message, Session, Sql, Step};
 use super::generator::Generator;
-use super::words::{Kind, once_in, one};
+use super::words::{Kind, once_in, one, pick};
 
-const MOVES: &[&str] = &[
-    "BEGIN",
-    "BEGIN",
-    "BEGIN READ ONLY",
-    "COMMIT",
-    "COMMIT AND CHAIN",
-    "ROLLBACK",
-    "ROLLBACK AND CHAIN",
-    "SAVEPOINT s",
-    "SAVEPOINT s",
-    "RELEASE s",
-    "ROLLBACK TO s",
-    "ROLLBACK TO s",
-    "SET fencing.token = ''",
-    "SET fencing.token = ''",
-    "SET LOCAL fencing.token = ''",
-    "SET fencing.token = '@0'",
-    "SET LOCAL fencing.token = '@0'",
-    "SET fencing.token = 'other=@0'",
-    "SET fencing.token = 'other=next'",
-    "SET fencing.token = 'next'",
-    "SET LOCAL fencing.token = 'after:@0'",
-    "RESET fencing.token",
-    "RESET ALL",
-    "SET default_transaction_read_only = on",
-    "SET default_transaction_read_only = off",
-    "SET LOCAL default_transaction_read_only = off",
-    "SET transaction_read_only = off",
-    "SET transaction_read_only = on",
-    "SELECT 1/0",
-    "SELECT 1",
-    "no statement",
-];
+const MOVES: &str = "BEGIN | BEGIN | BEGIN READ ONLY | COMMIT | COMMIT AND CHAIN | ROLLBACK | \
+    ROLLBACK AND CHAIN | SAVEPOINT s | SAVEPOINT s | RELEASE s | ROLLBACK TO s | ROLLBACK TO s | \
+    SET fencing.token = '' | SET fencing.token = '' | SET LOCAL fencing.token = '' | \
+    SET fencing.token = '@0' | SET LOCAL fencing.token = '@0' | SET fencing.token = 'other=@0' | \
+    SET fencing.token = 'other=next' | SET fencing.token = 'next' | \
+    SET LOCAL fencing.token = 'after:@0' | RESET fencing.token | RESET ALL | \
+    SET default_transaction_read_only = on | SET default_transaction_read_only = off | \
+    SET LOCAL default_transaction_read_only = off | SET transaction_read_only = off | \
+    SET transaction_read_only = on | SELECT 1/0 | SELECT 1 | no statement";
 
 /// Values that a session may set. Tokens below 10 are stale.
 pub(super) const fn token_values(session: Session) -> &'static [&'static str] {
@@ -80,14 +56,10 @@ pub(super) const fn token_values(session: Session) -> &'static [&'static str] {
 impl Generator {
     /// Clears the token, and continues work begun under it.
     pub(super) fn lays_down(&mut self) {
-        let down = one(
+        let down = pick(
             &mut self.random,
-            &[
-                "SET fencing.token = ''",
-                "SET LOCAL fencing.token = ''",
-                "SELECT set_config('fencing.token', '', false)",
-                "SET fencing.token = '5'",
-            ],
+            "SET fencing.token = '' | SET LOCAL fencing.token = '' | \
+                SELECT set_config('fencing.token', '', false) | SET fencing.token = '5'",
         );
         let hidden = self.of(Kind::Hidden);
         let mut parts: Vec<Sql> = vec![down.into(), hidden.clone()];
@@ -123,7 +95,7 @@ impl Generator {
     pub(super) fn few_moves(&mut self) {
         let hidden = self.of(Kind::Hidden);
         let mut moves: Vec<Sql> = (0..5)
-            .map(|_| one(&mut self.random, MOVES).into())
+            .map(|_| pick(&mut self.random, MOVES).into())
             .collect();
         moves.extend([hidden.clone(), hidden]);
         let parts = (0..self.random.random_range(4..10))
@@ -156,14 +128,9 @@ impl Generator {
     }
 
     fn written(&mut self) -> Sql {
-        one(
+        pick(
             &mut self.random,
-            &[
-                "INSERT INTO log VALUES ('x')",
-                "SELECT w()",
-                "TABLE v",
-                "SELECT !!! 1",
-            ],
+            "INSERT INTO log VALUES ('x') | SELECT w() | TABLE v | SELECT !!! 1",
         )
         .into()
     }
@@ -181,13 +148,10 @@ impl Generator {
         if once_in(&mut self.random, 4) {
             parts.push("ROLLBACK TO s".into());
         }
-        let next = one(
+        let next = pick(
             &mut self.random,
-            &[
-                "SET fencing.token = '@1'",
-                "SET LOCAL fencing.token = '@1'",
-                "SELECT set_config('fencing.token', '@1', false)",
-            ],
+            "SET fencing.token = '@1' | SET LOCAL fencing.token = '@1' | \
+                SELECT set_config('fencing.token', '@1', false)",
         );
         parts.push(next.into());
         self.sequence(parts);

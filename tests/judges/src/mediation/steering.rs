@@ -5,7 +5,7 @@ use rand::rngs::StdRng;
 
 use super::conversation::{Message, Session, Sql};
 use super::tables::SCHEMAS;
-use super::words::{Words, once_in, one};
+use super::words::{Words, once_in, one, pick};
 
 pub type Aim = (&'static str, &'static str);
 
@@ -62,16 +62,11 @@ const UNWRITTEN: [&str; 20] = [
 
 /// Changes through writes to a table of the session, in schema `$s`: a default, a rule, immediate and deferred
 /// triggers.
-const WRITTEN: [&str; 8] = [
-    "INSERT INTO $s.steered (what) VALUES ('x')",
-    "INSERT INTO $s.ruled VALUES ('x')",
-    "INSERT INTO $s.triggered VALUES ('x')",
-    "INSERT INTO $s.deferred VALUES ('x')",
-    "INSERT INTO $s.deferred VALUES ('x')",
-    "WITH w AS (INSERT INTO $s.triggered VALUES ('x') RETURNING 1) TABLE w",
-    "COPY $s.triggered (what) FROM STDIN",
-    "COPY $s.steered (what) FROM STDIN",
-];
+const WRITTEN: &str = "INSERT INTO $s.steered (what) VALUES ('x') | \
+    INSERT INTO $s.ruled VALUES ('x') | INSERT INTO $s.triggered VALUES ('x') | \
+    INSERT INTO $s.deferred VALUES ('x') | INSERT INTO $s.deferred VALUES ('x') | \
+    WITH w AS (INSERT INTO $s.triggered VALUES ('x') RETURNING 1) TABLE w | \
+    COPY $s.triggered (what) FROM STDIN | COPY $s.steered (what) FROM STDIN";
 
 /// Queries that steer when they run, through a cursor or a name.
 const QUERIES: [&str; 4] = [
@@ -154,7 +149,7 @@ impl Words {
             _ => None,
         };
         match own {
-            Some(schema) if once_in(random, 3) => one(random, &WRITTEN).replace("$s", schema),
+            Some(schema) if once_in(random, 3) => pick(random, WRITTEN).replace("$s", schema),
             _ => self.aimed(random, &UNWRITTEN),
         }
         .into()

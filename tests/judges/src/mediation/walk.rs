@@ -7,7 +7,7 @@ use rand::seq::IndexedRandom;
 use super::conversation::{Message, Name, Session, Sql};
 use super::generator::Generator;
 use super::steering::data_of;
-use super::words::{Kind, once_in, one};
+use super::words::{Kind, once_in, one, pick};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stride {
@@ -248,15 +248,9 @@ impl Generator {
         let text: Sql = match stride {
             Stride::Begin => {
                 state.in_block = true;
-                one(
+                pick(
                     random,
-                    &[
-                        "BEGIN",
-                        "BEGIN",
-                        "BEGIN",
-                        "START TRANSACTION",
-                        "BEGIN READ ONLY",
-                    ],
+                    "BEGIN | BEGIN | BEGIN | START TRANSACTION | BEGIN READ ONLY",
                 )
                 .into()
             }
@@ -284,15 +278,9 @@ impl Generator {
                 state.cursors += 1;
                 self.declare_cursor()
             }
-            Stride::Fetch => one(
+            Stride::Fetch => pick(
                 random,
-                &[
-                    "FETCH c",
-                    "FETCH ALL FROM c",
-                    "MOVE c",
-                    "MOVE ALL IN c",
-                    "CLOSE c",
-                ],
+                "FETCH c | FETCH ALL FROM c | MOVE c | MOVE ALL IN c | CLOSE c",
             )
             .into(),
             Stride::Token => one(random, &TOKENS).into(),

@@ -54,22 +54,11 @@ pub const SWALLOWING: [(&str, &[u8]); 5] = [
     ("GB18030", b"\xe1\x80\x81"),
 ];
 
-const READS: [&str; 14] = [
-    "SELECT 1",
-    "SELECT count(*) FROM log",
-    "TABLE b.jobs",
-    "VALUES (1), (2)",
-    "SHOW client_encoding",
-    "SHOW transaction_read_only",
-    "SELECT current_setting('default_transaction_read_only')",
-    "SELECT * FROM generate_series(1, 5)",
-    "EXPLAIN SELECT 1",
-    "SELECT 'C:\\dir\\'",
-    "SELECT '\\x27'::bytea",
-    "SELECT E'it\\'s'",
-    "SELECT $$a ; b$$",
-    "",
-];
+const READS: &str = "SELECT 1 | SELECT count(*) FROM log | TABLE b.jobs | VALUES (1), (2) | \
+    SHOW client_encoding | SHOW transaction_read_only | \
+    SELECT current_setting('default_transaction_read_only') | SELECT * FROM generate_series(1, 5) | \
+    EXPLAIN SELECT 1 | SELECT 'C:\\dir\\' | SELECT '\\x27'::bytea | SELECT E'it\\'s' | \
+    SELECT $$a ; b$$ | ";
 
 const PIERCING_CALLS: [&str; 5] = [
     "SELECT pg_notify('news', 'x')",
@@ -111,78 +100,34 @@ const FOREIGN_WRITES: [&str; 9] = [
     "SELECT pg_notify('news', 'x')",
 ];
 
-const HIDDEN: [&str; 8] = [
-    "SELECT w()",
-    "TABLE v",
-    "SELECT !!! 1",
-    "SELECT 'x'::d",
-    "SELECT '{x}'::d[]",
-    "SELECT * FROM generate_series(1, stable_w())",
-    "SELECT runs('INSERT INTO log VALUES (''x'')')",
-    "SELECT runs('SELECT nextval(''counter'')')",
-];
+const HIDDEN: &str = "SELECT w() | TABLE v | SELECT !!! 1 | SELECT 'x'::d | SELECT '{x}'::d[] | \
+    SELECT * FROM generate_series(1, stable_w()) | SELECT runs('INSERT INTO log VALUES (''x'')') | \
+    SELECT runs('SELECT nextval(''counter'')')";
 
-const LIFTS: [&str; 14] = [
-    "SELECT sets('default_transaction_read_only', 'off')",
-    "SELECT sets('default_transaction_read_only', 'off')",
-    "SELECT sets_local('default_transaction_read_only', 'off')",
-    "SELECT sets_local('transaction_read_only', 'off')",
-    "SELECT runs('SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE')",
-    "SET default_transaction_read_only = off",
-    "SELECT set_config('default_transaction_read_only', 'off', false)",
-    "SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE",
-    "SET TRANSACTION READ WRITE",
-    "BEGIN READ WRITE",
-    "RESET default_transaction_read_only",
-    "SELECT sets('transaction_read_only', 'off')",
-    "SET default_transaction_read_only = on",
-    "SELECT set_config('default_transaction_read_only', 'on', false)",
-];
+const LIFTS: &str = "SELECT sets('default_transaction_read_only', 'off') | \
+    SELECT sets('default_transaction_read_only', 'off') | \
+    SELECT sets_local('default_transaction_read_only', 'off') | \
+    SELECT sets_local('transaction_read_only', 'off') | \
+    SELECT runs('SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE') | \
+    SET default_transaction_read_only = off | \
+    SELECT set_config('default_transaction_read_only', 'off', false) | \
+    SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE | SET TRANSACTION READ WRITE | \
+    BEGIN READ WRITE | RESET default_transaction_read_only | \
+    SELECT sets('transaction_read_only', 'off') | SET default_transaction_read_only = on | \
+    SELECT set_config('default_transaction_read_only', 'on', false)";
 
-const BLOCKS: [&str; 18] = [
-    "BEGIN",
-    "BEGIN",
-    "START TRANSACTION READ ONLY",
-    "BEGIN ISOLATION LEVEL SERIALIZABLE",
-    "COMMIT",
-    "COMMIT",
-    "END",
-    "ROLLBACK",
-    "ABORT",
-    "COMMIT AND CHAIN",
-    "ROLLBACK AND CHAIN",
-    "SAVEPOINT s",
-    "SAVEPOINT s",
-    "ROLLBACK TO s",
-    "ROLLBACK TO s",
-    "RELEASE s",
-    "SET TRANSACTION READ ONLY",
-    "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
-];
+const BLOCKS: &str = "BEGIN | BEGIN | START TRANSACTION READ ONLY | \
+    BEGIN ISOLATION LEVEL SERIALIZABLE | COMMIT | COMMIT | END | ROLLBACK | ABORT | \
+    COMMIT AND CHAIN | ROLLBACK AND CHAIN | SAVEPOINT s | SAVEPOINT s | ROLLBACK TO s | \
+    ROLLBACK TO s | RELEASE s | SET TRANSACTION READ ONLY | \
+    SET TRANSACTION ISOLATION LEVEL REPEATABLE READ";
 
-const ERRORS: [&str; 6] = [
-    "SELECT 1/0",
-    "SELEC 1",
-    "SELECT * FROM nowhere",
-    "SELECT 'x'::int",
-    "SELECT runs('SELEC')",
-    "ROLLBACK TO nowhere",
-];
+const ERRORS: &str = "SELECT 1/0 | SELEC 1 | SELECT * FROM nowhere | SELECT 'x'::int | \
+    SELECT runs('SELEC') | ROLLBACK TO nowhere";
 
-const RESETS: [&str; 12] = [
-    "RESET ALL",
-    "DISCARD ALL",
-    "DISCARD PLANS",
-    "DISCARD TEMP",
-    "DISCARD SEQUENCES",
-    "DEALLOCATE ALL",
-    "CLOSE ALL",
-    "UNLISTEN *",
-    "RESET client_encoding",
-    "RESET standard_conforming_strings",
-    "RESET fencing.token",
-    "RESET SESSION AUTHORIZATION",
-];
+const RESETS: &str = "RESET ALL | DISCARD ALL | DISCARD PLANS | DISCARD TEMP | DISCARD SEQUENCES | \
+    DEALLOCATE ALL | CLOSE ALL | UNLISTEN * | RESET client_encoding | \
+    RESET standard_conforming_strings | RESET fencing.token | RESET SESSION AUTHORIZATION";
 
 const SETTINGS: [&str; 10] = [
     "SET search_path = a, public",
@@ -199,6 +144,12 @@ const SETTINGS: [&str; 10] = [
 
 pub fn one<T: Copy>(random: &mut StdRng, of: &[T]) -> T {
     of[random.random_range(0..of.len())]
+}
+
+/// One of the texts between ` | `.
+pub fn pick(random: &mut StdRng, of: &'static str) -> &'static str {
+    let texts: Vec<_> = of.split(" | ").collect();
+    one(random, &texts)
 }
 
 /// True once in `times` times.
@@ -220,23 +171,23 @@ pub struct Words {
 impl Words {
     pub fn statement(&self, random: &mut StdRng, kind: Kind) -> Sql {
         match kind {
-            Kind::Read => one(random, &READS).into(),
+            Kind::Read => pick(random, READS).into(),
             Kind::Piercing => self.piercing(random),
             Kind::Write => self.write(random),
             // The token of scope `b` covers hidden writes; docs/guarantee.md says so.
             Kind::Hidden if self.session.is_neighbour() => self.piercing(random),
-            Kind::Hidden => one(random, &HIDDEN).into(),
-            Kind::Lift => one(random, &LIFTS).into(),
+            Kind::Hidden => pick(random, HIDDEN).into(),
+            Kind::Lift => pick(random, LIFTS).into(),
             Kind::Encoding => self.encoding(random),
             Kind::Smuggled => self.smuggled(random),
             Kind::Strings => self.strings(random),
-            Kind::Block => one(random, &BLOCKS).into(),
+            Kind::Block => pick(random, BLOCKS).into(),
             Kind::Prepared => self.prepared(random),
             Kind::Cursor => self.cursor(random),
-            Kind::Error => one(random, &ERRORS).into(),
+            Kind::Error => pick(random, ERRORS).into(),
             Kind::Token => self.token(random),
             Kind::Copy => self.copy(random),
-            Kind::Reset => one(random, &RESETS).into(),
+            Kind::Reset => pick(random, RESETS).into(),
             Kind::Setting => one(random, &SETTINGS).into(),
         }
     }
@@ -276,11 +227,7 @@ impl Words {
     pub fn query(&self, random: &mut StdRng) -> Sql {
         let kind = one(random, &[Kind::Read, Kind::Hidden, Kind::Piercing]);
         match kind {
-            Kind::Read => one(
-                random,
-                &["SELECT 1", "SELECT what FROM log", "VALUES (1), (2)"],
-            )
-            .into(),
+            Kind::Read => pick(random, "SELECT 1 | SELECT what FROM log | VALUES (1), (2)").into(),
             Kind::Hidden => self.statement(random, Kind::Hidden),
             _ => self.piercing_query(random),
         }
@@ -288,19 +235,13 @@ impl Words {
 
     pub fn encoding(&self, random: &mut StdRng) -> Sql {
         let encoding = one(random, &self.encodings);
-        let form = one(
+        let form = pick(
             random,
-            &[
-                "SET client_encoding = '$'",
-                "SET LOCAL client_encoding = '$'",
-                "SET NAMES '$'",
-                "SELECT set_config('client_encoding', '$', false)",
-                "SELECT set_config('client_encoding', '$', true)",
-                "SELECT sets('client_encoding', '$')",
-                "SELECT sets_local('client_encoding', '$')",
-                "SELECT runs('SET client_encoding = $')",
-                "RESET client_encoding",
-            ],
+            "SET client_encoding = '$' | SET LOCAL client_encoding = '$' | SET NAMES '$' | \
+                SELECT set_config('client_encoding', '$', false) | \
+                SELECT set_config('client_encoding', '$', true) | \
+                SELECT sets('client_encoding', '$') | SELECT sets_local('client_encoding', '$') | \
+                SELECT runs('SET client_encoding = $') | RESET client_encoding",
         );
         form.replace('$', encoding).into()
     }
@@ -340,15 +281,12 @@ impl Words {
 
     fn strings(&self, random: &mut StdRng) -> Sql {
         let value = one(random, &["on", "off"]);
-        let form = one(
+        let form = pick(
             random,
-            &[
-                "SET standard_conforming_strings = $",
-                "SET LOCAL standard_conforming_strings = $",
-                "SELECT set_config('standard_conforming_strings', '$', false)",
-                "SELECT sets('standard_conforming_strings', '$')",
-                "SELECT sets_local('standard_conforming_strings', '$')",
-            ],
+            "SET standard_conforming_strings = $ | SET LOCAL standard_conforming_strings = $ | \
+                SELECT set_config('standard_conforming_strings', '$', false) | \
+                SELECT sets('standard_conforming_strings', '$') | \
+                SELECT sets_local('standard_conforming_strings', '$')",
         );
         form.replace('$', value).into()
     }
@@ -394,17 +332,12 @@ impl Words {
 
     pub fn token(&self, random: &mut StdRng) -> Sql {
         let value = one(random, token_values(self.session));
-        let form = one(
+        let form = pick(
             random,
-            &[
-                "SET fencing.token = '$'",
-                "SET fencing.token = '$'",
-                "SET LOCAL fencing.token = '$'",
-                "SELECT set_config('fencing.token', '$', false)",
-                "SELECT set_config('fencing.token', '$', true)",
-                "RESET fencing.token",
-                "SET fencing.token TO DEFAULT",
-            ],
+            "SET fencing.token = '$' | SET fencing.token = '$' | SET LOCAL fencing.token = '$' | \
+                SELECT set_config('fencing.token', '$', false) | \
+                SELECT set_config('fencing.token', '$', true) | RESET fencing.token | \
+                SET fencing.token TO DEFAULT",
         );
         form.replace('$', value).into()
     }
