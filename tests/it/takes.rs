@@ -180,34 +180,22 @@ fn in_a_pipeline() {
     let stage = stage();
     let mut wire = stage.plain();
     let insert = "INSERT INTO jobs VALUES (1) RETURNING token";
-    let batch = Batch::new()
-        .statement("SET fencing.token = 'after:0'")
-        .statement(insert)
-        .sync();
     let tokens = |answer: &[Message]| -> Vec<String> {
         let rows = answer.iter().filter(|message| message.tag == b'D');
         rows.map(|row| row.row().concat()).collect()
     };
-    let answer = wire.run(&batch);
+    let answer = wire.say(&format!(
+        "> SET fencing.token = 'after:0' + > {insert} + sync"
+    ));
     assert_eq!(tokens(&answer), ["1"], "{}", pretty(&answer));
-    let batch = Batch::new()
-        .statement("BEGIN")
-        .statement("SET LOCAL fencing.token = 'next'")
-        .statement(insert)
-        .statement("COMMIT")
-        .statement(insert)
-        .sync();
-    let answer = wire.run(&batch);
+    let begun = format!("> BEGIN + > SET LOCAL fencing.token = 'next' + > {insert}");
+    let answer = wire.say(&format!("{begun} + > COMMIT + > {insert} + sync"));
     // After the COMMIT the session has fallen back to the lower token.
     assert_eq!(tokens(&answer), ["2"], "{}", pretty(&answer));
     assert_refused(&answer, "PF001");
     // A take that its pipeline undoes.
     wire.ok("SET fencing.token = 'next'");
-    let batch = Batch::new()
-        .statement("SET fencing.token = 'next'")
-        .statement("SELECT 1/0")
-        .sync();
-    wire.run(&batch);
+    wire.say("> SET fencing.token = 'next' + > SELECT 1/0 + sync");
     assert_eq!(value(&mut wire, "SHOW fencing.token"), "3");
     wire.ok("SET fencing.token = 'after:4'");
     assert_holds(&mut wire, "5");

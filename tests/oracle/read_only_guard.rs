@@ -23,7 +23,7 @@ fn assert_closed(stage: &Stage, wire: &mut Wire, after: &str) {
         );
         wire.query("ROLLBACK");
     }
-    let found = stage.postgres.value("SELECT count(*) FROM log");
+    let found = stage.value("SELECT count(*) FROM log");
     assert_eq!(found, "0", "after {after}");
 }
 
@@ -163,24 +163,16 @@ fn statements_that_would_lift_it() {
 fn a_begin_with_read_write() {
     let stage = stage();
     let mut wire = stage.plain();
-    for (begin, isolation) in [
-        ("BEGIN READ WRITE", "read committed"),
-        (" begin\twork read  write ;", "read committed"),
-        (
-            "BEGIN ISOLATION LEVEL SERIALIZABLE, READ WRITE",
-            "serializable",
-        ),
-        (
-            "BEGIN READ WRITE, ISOLATION LEVEL READ UNCOMMITTED",
-            "read uncommitted",
-        ),
-        (
-            "START TRANSACTION READ WRITE ISOLATION LEVEL REPEATABLE READ",
-            "repeatable read",
-        ),
-        ("BEGIN READ ONLY, READ WRITE", "read committed"),
-        ("BEGIN READ WRITE, READ ONLY", "read committed"),
+    for row in [
+        "BEGIN READ WRITE => read committed",
+        " begin\twork read  write ; => read committed",
+        "BEGIN ISOLATION LEVEL SERIALIZABLE, READ WRITE => serializable",
+        "BEGIN READ WRITE, ISOLATION LEVEL READ UNCOMMITTED => read uncommitted",
+        "START TRANSACTION READ WRITE ISOLATION LEVEL REPEATABLE READ => repeatable read",
+        "BEGIN READ ONLY, READ WRITE => read committed",
+        "BEGIN READ WRITE, READ ONLY => read committed",
     ] {
+        let (begin, isolation) = row.split_once(" => ").unwrap();
         for end in ["COMMIT", "ROLLBACK"] {
             assert_eq!(tags(&wire.query(begin)), "C ZT", "{begin}");
             assert_eq!(wire.rows("SHOW transaction_isolation"), [[isolation]]);
@@ -200,43 +192,19 @@ fn a_begin_with_read_write() {
 #[test]
 fn by_the_extended_protocol() {
     let stage = stage();
-    let values = [Some("default_transaction_read_only"), Some("off")];
     let computed = "SELECT set_config($1, $2, false)";
+    let values = "default_transaction_read_only off";
     for batch in [
-        Batch::new()
-            .parse("", computed)
-            .bind("", "", &values)
-            .execute("", 0)
-            .sync(),
-        Batch::new()
-            .parse("lift", computed)
-            .bind("portal", "lift", &values)
-            .execute("portal", 1)
-            .sync(),
-        Batch::new()
-            .statement("SET default_transaction_read_only = off")
-            .statement("SELECT writes()")
-            .sync(),
-        Batch::new()
-            .statement("BEGIN READ WRITE")
-            .statement("SELECT writes()")
-            .statement("COMMIT")
-            .sync(),
-        Batch::new()
-            .statement("BEGIN")
-            .statement("SET TRANSACTION READ WRITE")
-            .statement("SELECT writes()")
-            .statement("COMMIT")
-            .sync(),
+        &format!("parse . {computed} + bind . . {values} + execute . + sync"),
+        &format!("parse lift {computed} + bind portal lift {values} + execute portal 1 + sync"),
+        "> SET default_transaction_read_only = off + > SELECT writes() + sync",
+        "> BEGIN READ WRITE + > SELECT writes() + > COMMIT + sync",
+        "> BEGIN + > SET TRANSACTION READ WRITE + > SELECT writes() + > COMMIT + sync",
         // Again and again, without waiting.
-        Batch::new()
-            .query("SET default_transaction_read_only = off")
-            .query("BEGIN READ WRITE")
-            .query("SELECT writes()")
-            .query("COMMIT"),
+        "SET default_transaction_read_only = off + BEGIN READ WRITE + SELECT writes() + COMMIT",
     ] {
         let mut wire = stage.plain();
-        let answer = run_all(&mut wire, &batch);
+        let answer = run_all(&mut wire, &Batch::told(batch).0);
         assert!(
             answer.iter().any(|message| message.sqlstate() == "PF002"),
             "{}",
@@ -277,7 +245,7 @@ pub(super) const LIFTING: &str = "
 #[test]
 fn functions_that_lift_it() {
     let stage = stage();
-    stage.postgres.sql(LIFTING);
+    stage.sql(LIFTING);
     for script in [
         "SELECT lifts()",
         "SELECT lifts_default()",
@@ -354,7 +322,7 @@ fn what_pools_send() {
     wire.ok("DISCARD ALL");
     wire.ok("SET fencing.token = 5");
     wire.ok("SELECT writes()");
-    stage.postgres.sql("TRUNCATE log");
+    stage.sql("TRUNCATE log");
     for text in ["RESET ALL", "DISCARD ALL"] {
         wire.ok("SET fencing.token = 5");
         wire.ok(text);

@@ -52,16 +52,9 @@ fn all_that_was_sent_is_answered() {
         Batch::new().query("BEGIN").then(&insert()),
         Batch::new().query("SELECT 1/0; SELECT 1"),
         Batch::new().query("SELECT pg_sleep(1), chatter(3)"),
-        Batch::new()
-            .query("COPY items FROM STDIN")
-            .copy_data(b"1\ta\n"),
-        Batch::new()
-            .query("COPY items FROM STDIN")
-            .copy_data(b"1\ta\n")
-            .copy_done(),
-        Batch::new()
-            .statement("COPY items FROM STDIN")
-            .copy_data(b"1\ta\n"),
+        Batch::told(r"COPY items FROM STDIN + data 1\ta\n").0,
+        Batch::told(r"COPY items FROM STDIN + data 1\ta\n + done").0,
+        Batch::told(r"> COPY items FROM STDIN + data 1\ta\n").0,
         Batch::new()
             .query("COPY (SELECT repeat('y', 1000) FROM generate_series(1, 9000)) TO STDOUT"),
         Batch::new().query(LARGE),
@@ -115,6 +108,6 @@ fn what_a_client_has_sent_is_done_when_it_is_gone() {
         );
     }
     pgpalisade_test_servers::machine::wait_until("the rows", || {
-        stage.postgres.value("SELECT count(*) FROM items") == "20"
+        stage.value("SELECT count(*) FROM items") == "20"
     });
 }
