@@ -86,27 +86,13 @@ fn one_proof_is_good_for_two_servers() {
             "corréct 'horse'".as_bytes(),
             b"\xff\xfe",
         ] {
-            through(
-                password,
-                (SCRAM, ChannelBinding::unsupported()),
-                &Leg::Clear,
-                &onward,
-            );
-            through(
-                password,
-                (SCRAM, ChannelBinding::unsupported()),
-                &tls(1),
-                &onward,
-            );
+            let unsupported = || (SCRAM, ChannelBinding::unsupported());
+            through(password, unsupported(), &Leg::Clear, &onward);
+            through(password, unsupported(), &tls(1), &onward);
             through(password, (SCRAM_PLUS, bound()), &tls(1), &onward);
             // Binding is not possible, and the client says so.
-            let unsupported = Leg::Encrypted(None);
-            through(
-                password,
-                (SCRAM, ChannelBinding::unrequested()),
-                &unsupported,
-                &onward,
-            );
+            let unrequested = (SCRAM, ChannelBinding::unrequested());
+            through(password, unrequested, &Leg::Encrypted(None), &onward);
         }
     }
 }
@@ -120,82 +106,43 @@ fn what_is_offered() {
 }
 
 #[track_caller]
-fn first(leg: &Leg, body: &[u8], expect: &LoginRefusal) {
-    for account in [
-        known(RFC),
-        Mocks::new([7; KEY_LEN], Shapes::default()).of(b"nobody"),
-    ] {
-        let refused = offered(account, leg.clone()).challenge(body);
-        assert_eq!(&refused.unwrap_err(), expect, "{}", body.escape_ascii());
+fn first(leg: &Leg, mechanism: &str, message: &str, expect: &LoginRefusal) {
+    let mock = Mocks::new([7; KEY_LEN], Shapes::default()).of(b"nobody");
+    for account in [known(RFC), mock] {
+        let refused = offered(account, leg.clone()).challenge(&initial(mechanism, message));
+        assert_eq!(&refused.unwrap_err(), expect, "{mechanism:?} {message}");
     }
+}
+
+#[track_caller]
+fn malformed(leg: &Leg, body: &[u8]) {
+    let refused = offered(known(RFC), leg.clone()).challenge(body);
+    let is_it = matches!(refused, Err(LoginRefusal::Malformed(_)));
+    assert!(is_it, "{}: {refused:?}", body.escape_ascii());
 }
 
 #[test]
 fn first_messages_that_are_wrong() {
+    use LoginRefusal::{AuthorizationIdentity, BindingType, Downgrade, Extension, Mechanism};
     let tls = Leg::Encrypted(Some(vec![1; 32]));
-    let malformed = |leg: &Leg, body: &[u8]| {
-        let refused = offered(known(RFC), leg.clone())
-            .challenge(body)
-            .unwrap_err();
-        assert!(
-            matches!(refused, LoginRefusal::Malformed(_)),
-            "{}: {refused:?}",
-            body.escape_ascii()
-        );
-    };
+    let bound = "p=tls-server-end-point,,n=,r=x";
     for name in ["", "SCRAM-SHA-1", "scram-sha-256", SCRAM_PLUS, "\u{e9}"] {
-        first(
-            &Leg::Clear,
-            &initial(name, RFC_FIRST),
-            &LoginRefusal::Mechanism,
-        );
+        first(&Leg::Clear, name, RFC_FIRST, &Mechanism);
     }
-    first(
-        &Leg::Encrypted(None),
-        &initial(SCRAM_PLUS, "p=tls-server-end-point,,n=,r=x"),
-        &LoginRefusal::Mechanism,
-    );
-    first(&tls, &initial(SCRAM, "y,,n=,r=x"), &LoginRefusal::Downgrade);
-    first(
-        &tls,
-        &initial(SCRAM_PLUS, "y,,n=,r=x"),
-        &LoginRefusal::Downgrade,
-    );
-    first(
-        &tls,
-        &initial(SCRAM_PLUS, "p=tls-unique,,n=,r=x"),
-        &LoginRefusal::BindingType,
-    );
-    first(
-        &Leg::Clear,
-        &initial(SCRAM, "n,a=admin,n=,r=x"),
-        &LoginRefusal::AuthorizationIdentity,
-    );
-    first(
-        &Leg::Clear,
-        &initial(SCRAM, "n,,m=1,n=,r=x"),
-        &LoginRefusal::Extension,
-    );
+    first(&Leg::Encrypted(None), SCRAM_PLUS, bound, &Mechanism);
+    first(&tls, SCRAM, "y,,n=,r=x", &Downgrade);
+    first(&tls, SCRAM_PLUS, "y,,n=,r=x", &Downgrade);
+    first(&tls, SCRAM_PLUS, "p=tls-unique,,n=,r=x", &BindingType);
+    let authorized = "n,a=admin,n=,r=x";
+    first(&Leg::Clear, SCRAM, authorized, &AuthorizationIdentity);
+    first(&Leg::Clear, SCRAM, "n,,m=1,n=,r=x", &Extension);
     malformed(&tls, &initial(SCRAM_PLUS, "n,,n=,r=x"));
-    malformed(&tls, &initial(SCRAM, "p=tls-server-end-point,,n=,r=x"));
-    malformed(
-        &Leg::Clear,
-        &initial(SCRAM, "p=tls-server-end-point,,n=,r=x"),
-    );
-    for message in [
-        "",
-        "n",
-        "n,",
-        "n,,",
-        "n,,n=",
-        "n,,n=x",
-        "n,,n=,r=",
-        "n,,r=x",
-        "x,,n=,r=x",
-        "n,,n=,r=\u{e9}",
-        "n,,n=,r=a b",
-        "n,,n=,r=a\0b",
-    ] {
+    malformed(&tls, &initial(SCRAM, bound));
+    malformed(&Leg::Clear, &initial(SCRAM, bound));
+    let short =
+        "|n|n,|n,,|n,,n=|n,,n=x|n,,n=,r=|n,,r=x|x,,n=,r=x|n,,n=,r=\u{e9}|n,,n=,r=a b|n,,n=,r=a\0b";
+    let long = format!("n,,n=,r={}", "x".repeat(MESSAGE_MAX));
+    for message in short.split('|').chain([&*long]) {
         malformed(&Leg::Clear, &initial(SCRAM, message));
     }
     let whole = initial(SCRAM, RFC_FIRST);
@@ -205,10 +152,6 @@ fn first_messages_that_are_wrong() {
     malformed(&Leg::Clear, &[&whole[..], b"x"].concat());
     malformed(&Leg::Clear, b"SCRAM-SHA-256\0\xff\xff\xff\xff");
     malformed(&Leg::Clear, b"SCRAM-SHA-256\0\xff\xff\xff\xffn,,n=,r=x");
-    malformed(
-        &Leg::Clear,
-        &initial(SCRAM, &format!("n,,n=,r={}", "x".repeat(MESSAGE_MAX))),
-    );
 }
 
 #[test]
@@ -222,28 +165,22 @@ fn last_messages_that_are_wrong() {
             "{end}: {refusal:?}"
         );
     }
-    let found = refused(&RFC_PROOF.replace("p=dH", "p=eH"));
-    assert_eq!(found, LoginRefusal::Proof);
-    let seen = refused(&RFC_PROOF.replace("Ilj)", "Ilj("));
-    assert_eq!(seen, LoginRefusal::Nonce);
-    let got = refused(&RFC_PROOF.replace(RFC_NONCE, ""));
-    assert_eq!(got, LoginRefusal::Nonce);
-    assert_eq!(
-        refused(&RFC_PROOF.replace("biws", "eSws")),
-        LoginRefusal::UnexpectedBinding
-    );
-    assert_eq!(
-        refused(&RFC_PROOF.replace(",p=", ",x=1,p=")),
-        LoginRefusal::Proof,
-        "an extension is signed"
-    );
-    assert_eq!(
-        refused(&format!(
-            "c=biws,r=rOprNGfwEbeRWgbNEkqO{RFC_NONCE},p={}",
-            "x".repeat(MESSAGE_MAX)
-        )),
-        LoginRefusal::Malformed("The message is too long.")
-    );
+    let long = format!("p={}", "x".repeat(MESSAGE_MAX));
+    for (from, to, expect) in [
+        ("p=dH", "p=eH", LoginRefusal::Proof),
+        ("Ilj)", "Ilj(", LoginRefusal::Nonce),
+        (RFC_NONCE, "", LoginRefusal::Nonce),
+        ("biws", "eSws", LoginRefusal::UnexpectedBinding),
+        // An extension is signed.
+        (",p=", ",x=1,p=", LoginRefusal::Proof),
+        (
+            "p=",
+            &long,
+            LoginRefusal::Malformed("The message is too long."),
+        ),
+    ] {
+        assert_eq!(refused(&RFC_PROOF.replace(from, to)), expect, "{from}");
+    }
     for message in ["", "p=", "c=biws", "r=x,c=biws,p=x", "\0"] {
         assert!(
             matches!(refused(message), LoginRefusal::Malformed(_)),
@@ -259,19 +196,15 @@ fn last_messages_that_are_wrong() {
 /// Messages are invalid in another exchange: the server's nonce is part of them.
 #[test]
 fn a_replay() {
-    let offered = Offered::new(known(RFC), Leg::Clear, "another".to_owned());
-    let (challenged, _) = offered.challenge(&initial(SCRAM, RFC_FIRST)).unwrap();
-    assert_eq!(
-        challenged.prove(RFC_PROOF.as_bytes()).unwrap_err(),
-        LoginRefusal::Nonce
-    );
     let again = RFC_PROOF.replace(RFC_NONCE, "another");
-    let offered = Offered::new(known(RFC), Leg::Clear, "another".to_owned());
-    let (challenged, _) = offered.challenge(&initial(SCRAM, RFC_FIRST)).unwrap();
-    assert_eq!(
-        challenged.prove(again.as_bytes()).unwrap_err(),
-        LoginRefusal::Proof
-    );
+    for (proof, expect) in [
+        (RFC_PROOF, LoginRefusal::Nonce),
+        (&again, LoginRefusal::Proof),
+    ] {
+        let offered = Offered::new(known(RFC), Leg::Clear, "another".to_owned());
+        let (challenged, _) = offered.challenge(&initial(SCRAM, RFC_FIRST)).unwrap();
+        assert_eq!(challenged.prove(proof.as_bytes()).unwrap_err(), expect);
+    }
 }
 
 /// A login through a man in the middle is bound to the certificate that he has shown.
