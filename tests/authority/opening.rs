@@ -158,10 +158,7 @@ async fn another_password() {
     // In the other order: refused while the file has the old password.
     etcd.change_password("third");
     let refused = declare(&store, &s, 3, 1).await.unwrap_err();
-    assert!(
-        refused.to_string().contains("authentication failed"),
-        "{refused}"
-    );
+    assert_says(&refused.to_string(), "authentication failed");
     let file = etcd.write_password("third");
     declare(&store, &s, 3, 1).await.unwrap();
     // The error names a file that is missing or readable by everybody.

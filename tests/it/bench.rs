@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use pgpalisade_test_servers::machine::{self, Signal, wait_until};
+use pgpalisade_test_servers::machine::{self, Signal, assert_says, wait_until};
 use pgpalisade_test_servers::postgres::{Auth, Postgres};
 use pgpalisade_test_servers::proxy::subcommand;
 use pgpalisade_test_servers::stage::{Stage, leader};
@@ -181,10 +181,8 @@ fn writes_with_the_current_token() {
         let report = json(&of_stage(&stage, &flags).output().unwrap());
         complete(&report);
         let status = report["proxied"]["fencing_status"].as_str().unwrap();
-        assert!(
-            status.contains("token=34") && status.contains("state=current"),
-            "{status}"
-        );
+        assert_says(&status, "token=34");
+        assert_says(&status, "state=current");
     }
     // The token may also be in the DSN, even one for several scopes.
     let proxied = format!(

@@ -224,9 +224,7 @@ fn half_sent(text_len: usize) -> Vec<u8> {
 #[test]
 fn texts_that_never_end() {
     let stage = Stage::with_flags(SETUP, &[("--workers", "1"), ("--connections-max", "200")]);
-    stage
-        .postgres
-        .sql("ALTER SYSTEM SET log_min_messages = 'warning'");
+    stage.sql("ALTER SYSTEM SET log_min_messages = 'warning'");
     let mut first = stage.leader("1");
     first.ok("INSERT INTO jobs VALUES (1)");
     let before = stage.proxy.resident_kib();
@@ -282,11 +280,11 @@ fn a_lock_of_somebody_who_may_not_serve() {
     other.ok("SELECT pg_advisory_lock(1885827169, 12345)");
     let renew = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity \
                  WHERE application_name = 'pgpalisade control'";
-    assert_eq!(stage.postgres.value(renew), "t");
+    assert_eq!(stage.value(renew), "t");
     drop(stage.leader("1"));
     // As our own, which the embedded store takes exclusively.
     let ours = "SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND classid = 1885827169 AND objid <> 12345";
-    let object = stage.postgres.value(ours);
+    let object = stage.value(ours);
     stage.proxy.terminate();
     for lock in ["pg_advisory_lock", "pg_advisory_lock_shared"] {
         let mut same = app();

@@ -131,7 +131,7 @@ async fn it_shows_what_there_is_and_what_to_do() {
 /// Backend of the second leader.
 fn first_backend(scene: &Scene) -> u32 {
     let sql = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE '%onerror%'";
-    scene.stage.postgres.value(sql).parse().unwrap()
+    scene.stage.value(sql).parse().unwrap()
 }
 
 /// Saves a screenshot if `PGPALISADE_PICTURES` names a directory.

@@ -106,7 +106,7 @@ fn etcd_arguments<'a>(etcd: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 
 fn rows_of(stage: &Stage, token: &str) -> u64 {
     let count = format!("SELECT count(*) FROM jobs WHERE token = {token}");
-    stage.postgres.value(&count).parse().unwrap()
+    stage.value(&count).parse().unwrap()
 }
 
 fn token_of(candidate: &Candidate) -> String {

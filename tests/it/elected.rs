@@ -317,10 +317,8 @@ fn a_number_is_asked_for_whoever_has_declared_it_before() {
     let mut login = Wire::connect(&proxy.endpoint());
     login.startup(PROTOCOL_3_0, &trusted(&[("fencing.token", &value)]));
     let told = pretty(&login.until_closed());
-    assert!(
-        told.contains("PF001") && told.contains("nobody leads"),
-        "{told}"
-    );
+    assert_says(&told, "PF001");
+    assert_says(&told, "nobody leads");
     // Until another wins, it is the mark.
     elected.ok("INSERT INTO jobs VALUES (3)");
 }

@@ -25,10 +25,7 @@ fn take_over(stage: &Stage, token: &str) -> Wire {
 /// Ids in the table, as a session outside of the proxy sees them.
 #[track_caller]
 fn committed(stage: &Stage) -> Vec<String> {
-    stage
-        .postgres
-        .sql("SELECT id FROM jobs ORDER BY id")
-        .concat()
+    stage.sql("SELECT id FROM jobs ORDER BY id").concat()
 }
 
 /// Asserts that the reply ends with FATAL PF001 and the end of the connection.

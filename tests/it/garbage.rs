@@ -248,7 +248,7 @@ fn bytes_after_ssl_request() {
     } else {
         assert!(first.is_none() || first == Some(b'E'), "{first:?}");
     }
-    assert_eq!(stage.postgres.value(THROUGH_TCP), "0");
+    assert_eq!(stage.value(THROUGH_TCP), "0");
     assert_serves(&stage);
 }
 
@@ -301,7 +301,7 @@ fn a_client_that_never_reads() {
     }
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'ClientWrite'";
     wait_until("the server to wait for the clients", || {
-        stage.postgres.value(waiting) == "5"
+        stage.value(waiting) == "5"
     });
     let grown = stage.proxy.resident_kib().saturating_sub(before);
     println!("{grown} KiB for 5 clients that do not read");
@@ -343,7 +343,7 @@ fn a_thousand_connections_that_close_at_once() {
     }
     assert_serves(&stage);
     wait_until("the sessions to be gone", || {
-        stage.postgres.value(THROUGH_TCP) == "0"
+        stage.value(THROUGH_TCP) == "0"
     });
 }
 
@@ -360,9 +360,9 @@ fn a_statement_that_did_not_arrive_whole_is_not_run() {
         let mut leader = stage.leader("1");
         leader.send_bytes(&query.bytes()[..query.bytes().len() - missing]);
         drop(leader);
-        let count = || stage.postgres.value(THROUGH_TCP);
+        let count = || stage.value(THROUGH_TCP);
         wait_until("the end of the session", || count() == "0");
-        let rows = stage.postgres.value("SELECT count(*) FROM jobs");
+        let rows = stage.value("SELECT count(*) FROM jobs");
         assert_eq!(rows, "0", "without the last {missing} bytes");
     }
     assert_serves(&stage);
@@ -382,14 +382,14 @@ fn a_client_that_leaves_within_a_copy_is_gone_at_once() {
         leader.send_bytes(&data.bytes()[..data.bytes().len() - cut]);
         let begin = Instant::now();
         drop(leader);
-        let count = || stage.postgres.value(THROUGH_TCP);
+        let count = || stage.value(THROUGH_TCP);
         wait_until("the end of the session", || count() == "0");
         let took = begin.elapsed();
         assert!(
             took < Duration::from_secs(3),
             "{ends_within_a_message}: {took:?}"
         );
-        assert_eq!(stage.postgres.value("SELECT count(*) FROM jobs"), "0");
+        assert_eq!(stage.value("SELECT count(*) FROM jobs"), "0");
     }
     assert_serves(&stage);
 }

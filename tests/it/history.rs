@@ -38,15 +38,11 @@ fn lead(stage: &Stage, token: u32) {
 #[test]
 fn rows_written_around_the_proxy_are_found() {
     let stage = Stage::with(SETUP);
-    stage
-        .postgres
-        .sql("INSERT INTO outbox VALUES ('before', 1, '2026-01-01')");
+    stage.sql("INSERT INTO outbox VALUES ('before', 1, '2026-01-01')");
     lead(&stage, 33);
     lead(&stage, 34);
     assert_eq!(late_rows(&stage), "SET\n");
-    stage
-        .postgres
-        .sql("INSERT INTO outbox VALUES ('around', 33), ('nobody', NULL), ('now', 34)");
+    stage.sql("INSERT INTO outbox VALUES ('around', 33), ('nobody', NULL), ('now', 34)");
     let found = late_rows(&stage);
     let rows: Vec<&str> = found.lines().skip(1).collect();
     let [row] = rows[..] else { panic!("{found}") };

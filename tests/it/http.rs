@@ -138,7 +138,7 @@ fn a_drain_is_not_ready_and_is_seen_to_its_end() {
     assert_eq!(http.metrics().of("pgpalisade_connections_open"), 1.0);
     leader.ok("COMMIT");
     wait_until("its end", || http.connect().is_err());
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM jobs"), "1");
+    assert_eq!(stage.value("SELECT count(*) FROM jobs"), "1");
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn first(proxy: &Proxy, message: &str) -> Value {
 #[test]
 fn one_line_says_what_runs() {
     let stage = Stage::start();
-    let version = stage.postgres.value("SHOW server_version");
+    let version = stage.value("SHOW server_version");
     let line = first(&stage.proxy, "pgpalisade serves");
     assert_eq!(line["level"], "INFO");
     assert_eq!(line["version"], env!("CARGO_PKG_VERSION"));

@@ -172,8 +172,7 @@ fn act(stage: &Stage) -> Vec<Wire> {
     let answer = plain.query("SET fencing.token = 35");
     signal(pid, Signal::CONT);
     // On a busy machine its end takes longer than the next takeover may wait.
-    let is_there = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
-    wait_until("its end", || stage.postgres.value(&is_there) == "0");
+    wait_until("its end", || !stage.postgres.has_session(pid));
     assert_error(&answer, "PF006");
     let mut last = login("36");
     last.ok("INSERT INTO jobs VALUES (2)");

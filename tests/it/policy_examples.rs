@@ -147,7 +147,7 @@ fn sharded_scheduler_without_schemas() {
         refuse(&mut one, "INSERT INTO jobs VALUES (1)", "PF002");
     }
     let rows = "SELECT count(*) FROM (TABLE shard_1.jobs UNION ALL TABLE shard_2.jobs) AS jobs";
-    assert_eq!(stage.postgres.value(rows), "0");
+    assert_eq!(stage.value(rows), "0");
 }
 
 const OUTBOX: &str = "CREATE TABLE public.outbox (id int); INSERT INTO public.outbox VALUES (1), (2);

@@ -46,7 +46,7 @@ fn backend(wire: &mut Wire) -> String {
 fn connections(stage: &Stage) -> usize {
     let all = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND \
                application_name NOT LIKE 'pgpalisade%' AND pid <> pg_backend_pid()";
-    stage.postgres.value(all).parse().unwrap()
+    stage.value(all).parse().unwrap()
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn the_token_of_one_client_is_not_that_of_another() {
 #[test]
 fn nothing_of_a_client_is_left_for_the_next() {
     let stage = stage("2");
-    stage.postgres.sql(
+    stage.sql(
         "CREATE FUNCTION leaves() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
              PERFORM set_config('work_mem', '123kB', false);
              PERFORM set_config('role', 'pg_monitor', false);
@@ -212,9 +212,7 @@ fn a_client_that_leaves_gives_back_what_it_kept() {
 #[test]
 fn what_outlives_resets_is_not_hidden() {
     let stage = scarce("5s");
-    stage
-        .postgres
-        .sql("SELECT pg_replication_origin_create('o')");
+    stage.sql("SELECT pg_replication_origin_create('o')");
     const TAKES: &str = "SELECT 1 AS n FROM pg_replication_origin_session_setup('o')";
     let parsed = |name: &str| Batch::new().parse(name, TAKES).sync();
     let query = |sql: String| Batch::new().query(&sql);
@@ -270,9 +268,7 @@ fn what_outlives_resets_is_not_hidden() {
             let has = format!("SELECT pid FROM pg_stat_activity WHERE pid = {pid}");
             drop(leader);
             assert_ne!(backend(&mut stage.leader("1")), pid, "{nth} {discards}");
-            wait_until("the process to end", || {
-                stage.postgres.value(&has).is_empty()
-            });
+            wait_until("the process to end", || stage.value(&has).is_empty());
         }
     }
 }
@@ -366,7 +362,7 @@ fn a_client_that_leaves_with_a_long_text_runs_nothing() {
     std::thread::sleep(Duration::from_secs(2));
     busy.ok("COMMIT");
     busy.ok("SELECT 1");
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM jobs"), "0");
+    assert_eq!(stage.value("SELECT count(*) FROM jobs"), "0");
 }
 
 /// A long text that was answered without the server takes no more room from others.
@@ -440,9 +436,9 @@ fn a_client_that_dies_in_a_statement_leaves_nothing_running() {
     dying.send(&Batch::new().query("SELECT pg_sleep(100)"));
     let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%' AND \
                     state = 'active'";
-    wait_until("the statement", || stage.postgres.value(sleeping) == "1");
+    wait_until("the statement", || stage.value(sleeping) == "1");
     drop(dying);
-    wait_until("its end", || stage.postgres.value(sleeping) == "0");
+    wait_until("its end", || stage.value(sleeping) == "0");
     assert!(connections(&stage) <= 3);
     stage.plain().ok("SELECT 1");
 }

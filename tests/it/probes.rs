@@ -182,7 +182,7 @@ fn connections_that_are_reset_make_no_noise() {
     }
     wait_until("the sessions to end", || {
         let sessions = "SELECT count(*) FROM pg_stat_activity WHERE client_addr IS NOT NULL";
-        stage.postgres.value(sessions) == "0"
+        stage.value(sessions) == "0"
     });
     stage.plain().ok("SELECT 1");
     std::thread::sleep(A_LINE_LATER);

@@ -20,9 +20,7 @@ fn pgbench() {
     let stage = Stage::start();
     stdout(&run(&stage, "pgbench", &["-i", "-s", "1"], TOKEN));
     assert_eq!(
-        stage
-            .postgres
-            .value("SELECT count(*) FROM pgbench_accounts"),
+        stage.value("SELECT count(*) FROM pgbench_accounts"),
         "100000"
     );
     for protocol in ["simple", "extended", "prepared"] {
@@ -41,7 +39,7 @@ fn pgbench() {
             "",
         ));
     }
-    let found = stage.postgres.value("SELECT count(*) FROM pgbench_history");
+    let found = stage.value("SELECT count(*) FROM pgbench_history");
     assert_eq!(found, "1200");
 }
 
@@ -102,7 +100,7 @@ fn psql_at_a_terminal() {
             "{part} is not on the screen:\n{screen}"
         );
     }
-    assert_eq!(stage.postgres.value("SELECT who FROM jobs"), "typed");
+    assert_eq!(stage.value("SELECT who FROM jobs"), "typed");
 }
 
 /// The error for a user who forgot the token, or has an old one.
@@ -123,7 +121,7 @@ fn psql_shows_the_error_with_its_detail_and_hint() {
             "{part} is not on the screen:\n{screen}"
         );
     }
-    assert_eq!(stage.postgres.sql("SELECT id FROM jobs"), [["2"]]);
+    assert_eq!(stage.sql("SELECT id FROM jobs"), [["2"]]);
 }
 
 #[test]

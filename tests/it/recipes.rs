@@ -86,7 +86,7 @@ impl Candidate {
     fn rows(&self, stage: &Stage) -> u64 {
         let count = format!("SELECT count(*) FROM jobs WHERE worker = '{}'", self.name);
         wait_for("rows", || {
-            let rows = stage.postgres.value(&count).parse().unwrap();
+            let rows = stage.value(&count).parse().unwrap();
             (rows > 1).then_some(rows)
         })
     }
@@ -100,7 +100,7 @@ impl Candidate {
              AND query ILIKE 'INSERT%' AND state_change < clock_timestamp() - interval '50 ms'",
             self.name
         );
-        let is_inside = || stage.postgres.value(&state) == "t";
+        let is_inside = || stage.value(&state) == "t";
         wait_for("a transaction to stop in", || {
             is_inside().then(|| pause(self.process.pid()))?;
             if !is_inside() {
@@ -147,7 +147,7 @@ fn who_sleeps_is_refused(stage: &Stage, start: impl Fn(&'static str) -> Candidat
 fn assert_only_allowed_rows(stage: &Stage) {
     let late =
         "SELECT count(*) FROM jobs a JOIN jobs b ON a.written < b.written AND a.token > b.token";
-    assert_eq!(stage.postgres.value(late), "0");
+    assert_eq!(stage.value(late), "0");
 }
 
 #[test]

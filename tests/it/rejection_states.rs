@@ -41,7 +41,7 @@ fn check(stage: &Stage, refusals: usize, place: impl Fn(&mut Wire, &mut Vec<Mess
         pretty(&direct)
     );
     assert_eq!(count(&proxied, "PF002"), refusals, "{}", pretty(&proxied));
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM taken"), "1");
+    assert_eq!(stage.value("SELECT count(*) FROM taken"), "1");
 }
 
 fn count(log: &[Message], sqlstate: &str) -> usize {
@@ -227,7 +227,7 @@ fn several_statements_in_one_string() {
     wire.ok("ROLLBACK");
     let found = tags(&wire.query("BEGIN; INSERT INTO taken VALUES (2)"));
     assert_eq!(found, "E ZI");
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM taken"), "1");
+    assert_eq!(stage.value("SELECT count(*) FROM taken"), "1");
 }
 
 /// FunctionCall has an error and its own ReadyForQuery, without Sync.
@@ -255,9 +255,9 @@ fn an_idle_server_is_not_touched() {
     );
     // The first statement makes the session read-only.
     wire.ok("SELECT 1");
-    let before = stage.postgres.value(&state);
+    let before = stage.value(&state);
     assert_eq!(tags(&wire.run(&Batch::new().query(WRITE))), "E ZI");
-    assert_eq!(stage.postgres.value(&state), before);
+    assert_eq!(stage.value(&state), before);
     assert_eq!(wire.rows("SELECT 'works on'"), [["works on"]]);
 }
 

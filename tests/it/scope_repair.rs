@@ -80,11 +80,7 @@ fn committed(postgres: &Postgres) -> Vec<String> {
 /// Asserts that the session's backend is gone: it can do nothing any more.
 #[track_caller]
 fn assert_gone(postgres: &Postgres, wire: &mut Wire) {
-    let pid = wire.backend_pid();
-    let left = postgres.value(&format!(
-        "SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}"
-    ));
-    assert_eq!(left, "0");
+    assert!(!postgres.has_session(wire.backend_pid()));
     let end = wire.until_closed();
     assert!(end.iter().any(|m| m.is_closed()), "{}", pretty(&end));
 }

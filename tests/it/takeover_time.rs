@@ -81,6 +81,6 @@ fn round(stage: &Stage, token: u64) -> Duration {
         let last = wire.query("COMMIT");
         assert_eq!(last[0].sqlstate(), "PF001", "{}", pretty(&last));
     }
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM jobs"), "0");
+    assert_eq!(stage.value("SELECT count(*) FROM jobs"), "0");
     took
 }

@@ -166,7 +166,7 @@ fn migrate(files: &[(&str, &str)], lines: &[&str], table: &str) {
             run(&stage, command, TOKEN);
         }
         let exists = format!("SELECT to_regclass('{table}') IS NOT NULL");
-        assert_eq!(stage.postgres.value(&exists), "t", "{mode}");
+        assert_eq!(stage.value(&exists), "t", "{mode}");
     }
 }
 

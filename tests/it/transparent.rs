@@ -121,7 +121,7 @@ fn check_once(scenario: impl Fn(&mut Talk<'_>)) {
 fn check_on(stage: &Stage, version: u32, token: (&str, &str), scenario: impl Fn(&mut Talk<'_>)) {
     let parameters = trusted(&[token]);
     let transcript = |endpoint: Endpoint| {
-        stage.postgres.sql(RESET);
+        stage.sql(RESET);
         let mut wire = Wire::connect(&endpoint);
         wire.startup(version, &parameters);
         let mut talk = Talk {

@@ -73,7 +73,7 @@ fn startup_packets_do_not_lift_it() {
             println!("{more:?} is refused: {}", pretty(&answer));
         }
     }
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM log"), "0");
+    assert_eq!(stage.value("SELECT count(*) FROM log"), "0");
 }
 
 /// A value for the role, the database, or both has lower precedence than the proxy's value in the startup packet.
@@ -89,8 +89,8 @@ fn values_of_roles_and_databases_do_not_lift_it() {
     ] {
         // Before the session begins, and while it exists.
         let mut before = login(&stage, &[]);
-        stage.postgres.sql(sql);
-        stage.postgres.sql("SELECT pg_reload_conf()");
+        stage.sql(sql);
+        stage.sql("SELECT pg_reload_conf()");
         assert_closed(&mut before, sql);
         assert_closed(&mut login(&stage, &[]), sql);
         // Also by a session with a token, as a team's migration would.
@@ -98,7 +98,7 @@ fn values_of_roles_and_databases_do_not_lift_it() {
         leader.ok(sql);
         assert_closed(&mut login(&stage, &[]), sql);
     }
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM log"), "0");
+    assert_eq!(stage.value("SELECT count(*) FROM log"), "0");
 }
 
 fn reported(answer: &[Message], name: &str) -> Option<String> {

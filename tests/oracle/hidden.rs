@@ -94,9 +94,7 @@ fn function_calls_are_refused_by_oid() {
             vec!["default_transaction_read_only", "off", "f"],
         ),
     ] {
-        let oid = stage
-            .postgres
-            .value(&format!("SELECT '{function}'::regprocedure::oid::int8"));
+        let oid = stage.value(&format!("SELECT '{function}'::regprocedure::oid::int8"));
         let oid = oid.parse().unwrap();
         let answer = wire.run(&Batch::new().function_call(oid, &arguments));
         assert!(
@@ -115,10 +113,7 @@ fn function_calls_that_read_large_objects() {
     const READ: [u8; 4] = 0x0004_0000_u32.to_be_bytes();
     let stage = stage();
     let mut found = Vec::new();
-    for row in stage
-        .postgres
-        .sql("SELECT oid::int8, proname FROM pg_proc WHERE oid < 16384 ORDER BY 2")
-    {
+    for row in stage.sql("SELECT oid::int8, proname FROM pg_proc WHERE oid < 16384 ORDER BY 2") {
         if reads_large_objects(row[0].parse().unwrap(), &[&[0; 4], &READ]) {
             found.push(row[1].clone());
         }
@@ -148,7 +143,7 @@ fn function_calls_that_read_large_objects() {
 fn what_neither_parser_nor_read_only_mode_sees() {
     let stage = stage();
     let by_dblink = own_dsn(&stage);
-    stage.postgres.sql(&format!(
+    stage.sql(&format!(
         "CREATE VIEW says AS SELECT pg_notify('news', 'x')::text;
          CREATE VIEW calls_out AS SELECT dblink_exec('{by_dblink}', 'INSERT INTO log DEFAULT VALUES');
          CREATE SERVER programs FOREIGN DATA WRAPPER file_fdw;
@@ -163,7 +158,7 @@ fn what_neither_parser_nor_read_only_mode_sees() {
     if stage.postgres.version() < 16 {
         wire.ok("SELECT writes_by_text('SELECT lo_create(4711)')");
         let made = "SELECT count(*) FROM pg_largeobject_metadata WHERE oid = 4711";
-        assert_eq!(stage.postgres.value(made), "1");
+        assert_eq!(stage.value(made), "1");
     }
     for sql in [
         "SELECT * FROM says",
@@ -174,7 +169,7 @@ fn what_neither_parser_nor_read_only_mode_sees() {
         println!("{sql}");
         wire.ok(sql);
     }
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM log"), "2");
+    assert_eq!(stage.value("SELECT count(*) FROM log"), "2");
 }
 
 fn own_dsn(stage: &Stage) -> String {

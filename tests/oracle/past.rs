@@ -17,7 +17,7 @@ const KEPT: [&str; 4] = [
 fn it_is_a_write_by_name() {
     let stage = stage();
     for sql in KEPT {
-        stage.postgres.sql(sql);
+        stage.sql(sql);
     }
     let mut watch = Watch::new(&stage);
     let before = watch.fingerprint();
@@ -65,7 +65,7 @@ fn it_is_a_write_by_name() {
             wrong.push(format!("PostgreSQL: {outcome:?}: {}", case.text()));
         }
     }
-    stage.postgres.sql("SELECT 1 FROM pg_prepared_xacts");
+    stage.sql("SELECT 1 FROM pg_prepared_xacts");
     println!("{} statements that pass a READ ONLY transaction", all.len());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -217,9 +217,7 @@ fn send(wire: &mut Wire, scripts: &[&str], tokens: &Tokens) -> String {
 
 /// A FunctionCall, a replication connection, a connection with a token in its startup packet.
 fn other_rows(stage: &Stage, tokens: &Tokens) -> Vec<(String, [String; 3])> {
-    let oid = stage
-        .postgres
-        .value("SELECT 'pg_catalog.now()'::regprocedure::oid::int8");
+    let oid = stage.value("SELECT 'pg_catalog.now()'::regprocedure::oid::int8");
     let call = Batch::new().function_call(oid.parse().unwrap(), &[]);
     let calls = sessions(stage, tokens).map(|mut wire| cell(&wire.run(&call)));
     let connect =
@@ -244,7 +242,7 @@ fn other_rows(stage: &Stage, tokens: &Tokens) -> Vec<(String, [String; 3])> {
 fn generate() -> String {
     let stage = stage();
     for (id, name) in [(1, "kept"), (2, "kept too")] {
-        stage.postgres.sql(&format!(
+        stage.sql(&format!(
             "BEGIN; INSERT INTO people VALUES ({id}); PREPARE TRANSACTION '{name}'"
         ));
     }

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
 use crate::check;
-use pgpalisade_test_servers::machine::{Signal, signal};
+use pgpalisade_test_servers::machine::{Signal, assert_says, signal};
 use pgpalisade_test_servers::postgres::Postgres;
 use tempfile::TempDir;
 
@@ -162,10 +162,8 @@ fn the_demo_goes_as_told_and_leaves_nothing() {
     check(&output, 0, "");
     let story = text(&output.stdout);
     assert!(story.contains("PF001"), "{story}");
-    assert!(
-        story.contains("DETAIL:  ") && story.contains("HINT:  "),
-        "{story}"
-    );
+    assert_says(&story, "DETAIL:  ");
+    assert_says(&story, "HINT:  ");
     assert!(!story.contains('\x1b'), "colour outside of a terminal");
     check_clean(place.path());
 }
@@ -178,9 +176,9 @@ fn the_demo_stays_up_until_it_is_told_to_end() {
         .unwrap();
     let mut story = BufReader::new(child.stdout.take().unwrap());
     let told = read_until(&mut story, "pgpalisade rejections --follow ");
-    assert!(
-        told.contains("PGOPTIONS='-c fencing.token=35' psql -h 127.0.0.1 -p "),
-        "{told}"
+    assert_says(
+        &told,
+        "PGOPTIONS='-c fencing.token=35' psql -h 127.0.0.1 -p ",
     );
     let log = told.lines().last().unwrap().rsplit(' ').next().unwrap();
     assert!(Path::new(log).exists(), "{log}");

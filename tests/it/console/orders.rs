@@ -86,12 +86,10 @@ fn a_client_that_does_not_cooperate_is_killed() {
     let mut reader = scene.stage.plain();
     reader.send(&Batch::new().query("SELECT repeat('x', 1000) FROM generate_series(1, 100000)"));
     let stuck = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'ClientWrite'";
-    wait_until("all buffers to be full", || {
-        scene.stage.postgres.value(stuck) == "1"
-    });
+    wait_until("all buffers to be full", || scene.stage.value(stuck) == "1");
     // Permanently.
     std::thread::sleep(Duration::from_millis(500));
-    assert_eq!(scene.stage.postgres.value(stuck), "1");
+    assert_eq!(scene.stage.value(stuck), "1");
     let begun = Instant::now();
     kill(&scene, &id(&scene));
     assert_within(begun, Duration::from_secs(5));
@@ -166,7 +164,7 @@ fn a_shutdown_lets_transactions_end_and_is_seen() {
     assert_error(&leader.until_closed(), "57P01");
     wait_until("its end", || scene.stage.proxy.output().contains("stopped"));
     assert!(Wire::try_connect(&scene.console).is_err());
-    assert_eq!(scene.stage.postgres.value("SELECT count(*) FROM jobs"), "1");
+    assert_eq!(scene.stage.value("SELECT count(*) FROM jobs"), "1");
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn insert(number: u32) -> Batch {
 
 fn jobs(scene: &Scene) -> String {
     let all = "SELECT string_agg(id::text, ',' ORDER BY id) FROM jobs";
-    scene.stage.postgres.value(all)
+    scene.stage.value(all)
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn nothing_begins_and_what_has_begun_goes_on() {
     assert_eq!(jobs(&scene), "1,2");
     let active = "SELECT count(*) FROM pg_stat_activity \
                   WHERE backend_type = 'client backend' AND state <> 'idle' AND pid <> pg_backend_pid()";
-    assert_eq!(scene.stage.postgres.value(active), "0");
+    assert_eq!(scene.stage.value(active), "0");
     scene.operator().ok("RESUME");
     for session in [&mut idle, &mut busy] {
         assert_eq!(session.until_ready()[0].tag, b'C');
@@ -145,7 +145,7 @@ fn a_deposed_session_does_not_write_behind_the_pause() {
     assert_silent(&mut old);
     let pid = old.backend_pid();
     let terminated = format!("SELECT pg_terminate_backend({pid})");
-    assert_eq!(scene.stage.postgres.value(&terminated), "t");
+    assert_eq!(scene.stage.value(&terminated), "t");
     let answer = old.until_closed();
     assert_eq!(answer[0].sqlstate(), "57P01", "{}", pretty(&answer));
     scene.operator().ok("RESUME");
@@ -285,7 +285,7 @@ fn who_waits_for_a_connection_waits_for_the_resume() {
     thread::sleep(Duration::from_millis(1500));
     let ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND \
                 application_name NOT LIKE 'pgpalisade%' AND pid <> pg_backend_pid()";
-    scene.stage.postgres.sql(ends);
+    scene.stage.sql(ends);
     waiting.iter_mut().for_each(assert_silent);
     scene.operator().ok("RESUME");
     for client in &mut waiting {

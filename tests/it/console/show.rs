@@ -52,10 +52,10 @@ fn no_table_steers_a_terminal() {
     });
     for what in ["ROLE", "DATABASE"] {
         let create = format!("CREATE {what} \"{HOSTILE}\"");
-        scene.stage.postgres.sql(&create);
+        scene.stage.sql(&create);
     }
     let login = format!("ALTER ROLE \"{HOSTILE}\" SUPERUSER LOGIN");
-    scene.stage.postgres.sql(&login);
+    scene.stage.sql(&login);
     let parameters = [
         ("user", HOSTILE),
         ("database", HOSTILE),
@@ -308,7 +308,7 @@ fn the_authority_and_the_policy_are_shown() {
     );
     let pids = "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgpalisade control'";
     let proxies = scene.show("PROXIES");
-    assert_eq!(proxies[0]["pid"], scene.stage.postgres.value(pids));
+    assert_eq!(proxies[0]["pid"], scene.stage.value(pids));
     assert_eq!((proxies.len(), &proxies[0]["this_one"]), (1, &"yes".into()));
     scene.stage.postgres.crash();
     wait_until("the control connection to be down", || {

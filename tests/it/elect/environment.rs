@@ -26,7 +26,7 @@ fn the_command_reaches_the_proxy_of_its_lock() {
         &format!("{dsn} dbname=postgres"),
     ]);
     command.args(["--", "sh", "-c", &script]);
-    stage.postgres.sql("CREATE ROLE other LOGIN");
+    stage.sql("CREATE ROLE other LOGIN");
     let mut candidate = Candidate::spawn(command);
     assert_eq!(candidate.exit_code(), 0, "{}", candidate.output());
     candidate.wait_for("reached as postgres");

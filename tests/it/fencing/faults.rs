@@ -80,10 +80,10 @@ fn a_server_process_that_does_not_answer_is_not_declared() {
     // Ten times as long as a declaration takes.
     std::thread::sleep(Duration::from_millis(300));
     let marks = "SELECT count(*) FROM pgpalisade.mark WHERE scope = 'default'";
-    assert_eq!(stage.postgres.value(marks), "0");
+    assert_eq!(stage.value(marks), "0");
     relay.release(Direction::ToServer);
     session.until_ready();
-    assert_eq!(stage.postgres.value(marks), "1");
+    assert_eq!(stage.value(marks), "1");
     session.ok("INSERT INTO jobs VALUES (1)");
 }
 
@@ -155,15 +155,13 @@ fn the_proxy_is_killed_with_a_statement_running() {
     old.send(&Batch::new().query("INSERT INTO jobs SELECT 1 FROM pg_sleep(30)"));
     let alive =
         format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid} AND state = 'active'");
-    wait_until("the statement to run", || {
-        stage.postgres.value(&alive) == "1"
-    });
+    wait_until("the statement to run", || stage.value(&alive) == "1");
     stage.proxy.kill();
     stage.proxy.restart();
-    let found = stage.postgres.value(&alive);
+    let found = stage.value(&alive);
     assert_eq!(found, "1", "the statement runs on without the proxy");
     let mut new = take_over(&stage, "34");
-    let seen = stage.postgres.value(&alive);
+    let seen = stage.value(&alive);
     assert_eq!(seen, "0", "accepted only after it is gone");
     assert_eq!(new.rows("SELECT count(*) FROM jobs"), [["0"]]);
     new.ok("INSERT INTO jobs VALUES (2)");
@@ -190,8 +188,7 @@ fn a_backend_that_cannot_be_ended() {
     assert!(took.as_secs() < 4, "bounded by takeover.timeout: {took:?}");
     assert_eq!(write[0].sqlstate(), "PF002", "{}", pretty(&write));
     wait_at_most(pgpalisade_test_servers::machine::PATIENCE, || {
-        let alive = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
-        (stage.postgres.value(&alive) == "0").then_some(())
+        (!stage.postgres.has_session(pid)).then_some(())
     })
     .unwrap();
     new.ok("SET fencing.token = 34");

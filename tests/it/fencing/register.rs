@@ -233,10 +233,7 @@ fn a_second_authority_gets_in() {
             .contains("another authority serves this cluster")
     });
     let pid = old.backend_pid();
-    wait_until("the old session to be gone", || {
-        let left = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
-        postgres.value(&left) == "0"
-    });
+    wait_until("the old session to be gone", || !postgres.has_session(pid));
     assert_not_admitted(&first.endpoint(), 34, &["PF006"]);
     let rows = postgres.sql("SELECT id FROM jobs ORDER BY id").concat();
     assert_eq!(rows, ["2"]);

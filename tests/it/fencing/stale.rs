@@ -12,7 +12,7 @@ fn wait_until_active(stage: &Stage, part: &str) {
     let look = format!(
         "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE '{part}%'"
     );
-    wait_until(part, || stage.postgres.value(&look) == "1");
+    wait_until(part, || stage.value(&look) == "1");
 }
 
 /// Asserts that the session's last words are that its work may be committed.
@@ -43,7 +43,7 @@ fn deposed_while_it_declares() {
             wait_until_registered(&stage, "35");
             wait_until("the ends of both", || {
                 let left = "SELECT count(*) FROM pg_stat_activity WHERE client_addr IS NOT NULL";
-                stage.postgres.value(left) == "2"
+                stage.value(left) == "2"
             });
             signal(oldest.backend_pid(), Signal::CONT);
             let through = last.until_ready();
@@ -79,7 +79,7 @@ fn deposed_after_a_declaration_that_was_not_complete() {
     let mut refused = stage.plain();
     assert_refused(&refused.query("SET fencing.token = 20"), "PF001", b'I');
     let end = format!("SELECT pg_terminate_backend({})", refused.backend_pid());
-    stage.postgres.sql(&end);
+    stage.sql(&end);
     let told = refused.until_closed();
     assert_eq!(told[0].sqlstate(), "57P01", "{}", pretty(&told));
 }
@@ -91,10 +91,7 @@ fn wait_until_registered(stage: &Stage, mark: &str) {
     // Its own session does not count.
     let pid = look.backend_pid();
     look.send(&Batch::new().terminate());
-    wait_until("the end of a look", || {
-        let left = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
-        stage.postgres.value(&left) == "0"
-    });
+    wait_until("the end of a look", || !stage.postgres.has_session(pid));
 }
 
 /// Deposed at rest, outside of a transaction or inside: its next message ends it, and the new leader finds no lock.
@@ -120,7 +117,7 @@ fn a_session_at_rest() {
         assert_ended(&old.run(last));
         assert_eq!(committed(&stage), kept);
         let who = "SELECT who FROM jobs WHERE id = 2";
-        assert_eq!(stage.postgres.value(who), "the new leader");
+        assert_eq!(stage.value(who), "the new leader");
     }
 }
 
@@ -363,7 +360,7 @@ fn prepare_transaction_that_commits() {
     let _new = take_over(&stage, "34");
     assert_unknown(&old.until_closed());
     // In PostgreSQL 18 a pipeline is a block, and the transaction is prepared.
-    let prepared = stage.postgres.sql("SELECT gid FROM pg_prepared_xacts");
+    let prepared = stage.sql("SELECT gid FROM pg_prepared_xacts");
     assert_eq!(committed(&stage).len() + prepared.len(), 1);
 }
 

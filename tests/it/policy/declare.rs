@@ -105,7 +105,7 @@ fn behind_a_pooler_a_token_is_for_a_transaction() {
     assert_refused(&mut pooled, "INSERT INTO notes VALUES (3)", "PF002");
     assert_refused(&mut pooled, "SET fencing.token = 33", "PF005");
     pooled.ok("SET fencing.token = ''");
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "2");
+    assert_eq!(stage.value("SELECT count(*) FROM notes"), "2");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::{SETUP, assert_passes, assert_refused};
 fn constants_in_another_encoding_are_read() {
     let policy = "[defaults]\nwrites = \"allow\"\n[scope.scheduler]\ntables = [\"jobs.*\"]\n";
     let stage = Stage::governed(SETUP, &PolicyFile::new(policy));
-    stage.postgres.sql("CREATE TABLE names (name text)");
+    stage.sql("CREATE TABLE names (name text)");
     for encoding in ["LATIN1", "WIN1252", "KOI8R", "EUC_JP", "SQL_ASCII"] {
         let mut wire = stage.plain();
         wire.ok(&format!("SET client_encoding = '{encoding}'"));

@@ -33,7 +33,7 @@ fn a_long_read_needs_no_token_and_a_long_write_does() {
     let read = format!("SELECT 1 WHERE 2 IN ({})", numbers(100_000));
     let pipeline = Batch::new().statement("SELECT 1").statement(&read).sync();
     assert_passes(&wire.run(&pipeline));
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "6");
+    assert_eq!(stage.value("SELECT count(*) FROM notes"), "6");
 }
 
 /// Texts above one MiB are not analysed: they may be anything.

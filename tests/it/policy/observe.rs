@@ -36,7 +36,7 @@ fn a_session_without_a_token_may_do_everything() {
     wire.send(&Batch::new().copy_data(b"7\n").copy_done());
     assert_passes(&wire.until_ready());
     assert_eq!(wire.rows("SHOW default_transaction_read_only"), [["off"]]);
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "7");
+    assert_eq!(stage.value("SELECT count(*) FROM notes"), "7");
     assert_eq!(stage.records(6), observed(&["no_token"; 6]));
 }
 
@@ -52,7 +52,7 @@ fn a_takeover_ends_nobody() {
     old.ok("SELECT 1");
     old.ok("INSERT INTO notes VALUES (3)");
     old.ok("COMMIT");
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "3");
+    assert_eq!(stage.value("SELECT count(*) FROM notes"), "3");
     let expected = observed(&["session_ended", "stale_token", "stale_token"]);
     assert_eq!(stage.records(3), expected);
     assert_eq!(new.rows("SHOW fencing.mark"), [["34"]]);
@@ -136,7 +136,7 @@ fn one_scope_only() {
     let _newest = stage.leader("default=8");
     let answer = old.query("SELECT 1");
     assert_eq!(answer[0].sqlstate(), "PF001", "{}", pretty(&answer));
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM jobs.queue"), "3");
+    assert_eq!(stage.value("SELECT count(*) FROM jobs.queue"), "3");
 }
 
 /// One rule is observed: no takeover ends its sessions, though the scope is enforced for all others.
@@ -155,7 +155,7 @@ fn the_sessions_of_one_rule_only() {
     observed.ok("INSERT INTO notes VALUES (3)");
     // It can take over itself: enforced sessions are ended.
     observed.ok("SET fencing.token = 40");
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "2");
+    assert_eq!(stage.value("SELECT count(*) FROM notes"), "2");
 }
 
 /// An observed declaration counts for nothing once enforced: the session declares again, and the old one ends.
@@ -168,24 +168,18 @@ fn enforcing_what_was_observed() {
     old.ok("BEGIN; INSERT INTO notes VALUES (1)");
     new.ok("INSERT INTO notes VALUES (2)");
     policy.reload(&stage.proxy, "");
-    let alive = |wire: &Wire| {
-        let look = format!(
-            "SELECT count(*) FROM pg_stat_activity WHERE pid = {}",
-            wire.backend_pid()
-        );
-        stage.postgres.value(&look)
-    };
-    assert_eq!(alive(&old), "1");
+    let is_alive = || stage.postgres.has_session(old.backend_pid());
+    assert!(is_alive());
     // Its next write declares with enforcement.
     new.ok("INSERT INTO notes VALUES (3)");
-    assert_eq!(alive(&old), "0");
+    assert!(!is_alive());
     let answer = old.query("COMMIT");
     assert!(
         answer[0].sqlstate().starts_with("PF001"),
         "{}",
         pretty(&answer)
     );
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "2");
+    assert_eq!(stage.value("SELECT count(*) FROM notes"), "2");
 }
 
 /// An open transaction: its COMMIT also declares then.
@@ -198,7 +192,7 @@ fn enforcing_in_the_middle_of_a_transaction() {
     policy.reload(&stage.proxy, "");
     leader.ok("COMMIT");
     leader.ok("INSERT INTO notes VALUES (2)");
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "2");
+    assert_eq!(stage.value("SELECT count(*) FROM notes"), "2");
 }
 
 /// A session whose token became stale while observed does not write once enforced.
@@ -213,7 +207,7 @@ fn a_stale_session_is_refused_once_it_is_enforced() {
     assert_refused(&mut old, "INSERT INTO notes VALUES (2)", "PF001");
     // The read-only guard applies to it, too.
     assert_refused(&mut old, "SELECT hidden(3)", "25006");
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "1");
+    assert_eq!(stage.value("SELECT count(*) FROM notes"), "1");
 }
 
 /// A proxy that observes, with a store that can be paused.
@@ -231,9 +225,7 @@ fn observing_with_etcd(policy: &PolicyFile) -> (Stage, Etcd) {
 fn a_declaration_that_fails_for_a_statement_prepared_before() {
     let policy = PolicyFile::new("[defaults]\nmode = \"observe\"\n");
     let (stage, etcd) = observing_with_etcd(&policy);
-    let hidden = stage
-        .postgres
-        .value("SELECT 'hidden(int)'::regprocedure::oid");
+    let hidden = stage.value("SELECT 'hidden(int)'::regprocedure::oid");
     let mut wire = stage.leader("34");
     wire.ok("PREPARE by_sql AS INSERT INTO notes VALUES (1)");
     assert_passes(
@@ -259,7 +251,7 @@ fn a_declaration_that_fails_for_a_statement_prepared_before() {
         let answer = wire.run(&execute("by_sql"));
         answer.iter().all(|message| message.tag != b'E')
     });
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "1");
+    assert_eq!(stage.value("SELECT count(*) FROM notes"), "1");
 }
 
 /// A new policy comes into force during the declaration, and the message passes after all, without a trace.
@@ -278,7 +270,7 @@ fn a_declaration_that_fails_and_is_not_needed_any_more() {
     assert_passes(&wire.until_ready());
     wire.ok("BEGIN; COMMIT");
     etcd.resume(0);
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "1");
+    assert_eq!(stage.value("SELECT count(*) FROM notes"), "1");
 }
 
 /// The session was stale when it declared, so it is below the mark, and its statement continues while enforcing
@@ -292,14 +284,12 @@ fn a_stale_statement_in_flight_when_it_is_enforced() {
     let insert = "INSERT INTO notes SELECT 1 FROM pg_sleep(60)";
     old.send(&Batch::new().query(insert));
     let running = format!("SELECT count(*) FROM pg_stat_activity WHERE query = '{insert}'");
-    wait_until("the statement to run", || {
-        stage.postgres.value(&running) == "1"
-    });
+    wait_until("the statement to run", || stage.value(&running) == "1");
     policy.reload(&stage.proxy, "");
     new.ok("INSERT INTO notes VALUES (2)");
-    assert_eq!(stage.postgres.value(&running), "0");
+    assert_eq!(stage.value(&running), "0");
     old.until_closed();
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "1");
+    assert_eq!(stage.value("SELECT count(*) FROM notes"), "1");
 }
 
 /// One deadline for all scopes of a value. If none of it is enforced, one scope without an answer is enough.

@@ -1,5 +1,6 @@
 //! Prepared transactions: refused by default, and their handling by a takeover.
 
+use pgpalisade_test_servers::machine::assert_says;
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::stage::Stage;
 use pgpalisade_test_servers::wire::{Wire, pretty};
@@ -30,7 +31,7 @@ fn a_takeover_refuses_while_older_ones_are_left() {
         assert!(told.contains("PF006") && told.contains("s left"), "{told}");
     }
     assert_refused(&mut new, "INSERT INTO notes VALUES (2)", "PF002");
-    stage.postgres.sql("ROLLBACK PREPARED 'it''s left'");
+    stage.sql("ROLLBACK PREPARED 'it''s left'");
     new.ok("SET fencing.token = 34");
     // Its own prepared transactions do not block its other sessions.
     new.ok("BEGIN; INSERT INTO notes VALUES (3)");
@@ -38,9 +39,7 @@ fn a_takeover_refuses_while_older_ones_are_left() {
     let mut other = stage.leader("34");
     other.ok("COMMIT PREPARED 'own'");
     assert_eq!(
-        stage
-            .postgres
-            .value("SELECT string_agg(id::text, ',') FROM notes"),
+        stage.value("SELECT string_agg(id::text, ',') FROM notes"),
         "3"
     );
 }
@@ -50,20 +49,13 @@ fn a_takeover_rolls_older_ones_back() {
     let stage = stage("roll-back");
     prepare(&stage);
     let mut new = stage.leader("34");
-    assert_eq!(
-        stage
-            .postgres
-            .value("SELECT count(*) FROM pg_prepared_xacts"),
-        "0"
-    );
+    assert_eq!(stage.value("SELECT count(*) FROM pg_prepared_xacts"), "0");
     new.ok("BEGIN; INSERT INTO notes VALUES (3)");
     new.ok("PREPARE TRANSACTION 'own'");
     let mut other = stage.leader("34");
     other.ok("COMMIT PREPARED 'own'");
     assert_eq!(
-        stage
-            .postgres
-            .value("SELECT string_agg(id::text, ',') FROM notes"),
+        stage.value("SELECT string_agg(id::text, ',') FROM notes"),
         "3"
     );
 }
@@ -72,7 +64,7 @@ fn a_takeover_rolls_older_ones_back() {
 #[test]
 fn one_in_another_database_is_named() {
     let stage = stage("roll-back");
-    stage.postgres.sql("CREATE DATABASE elsewhere");
+    stage.sql("CREATE DATABASE elsewhere");
     let parameters = [("user", "postgres"), ("database", "elsewhere")];
     let mut direct = Wire::login(&stage.postgres.socket(), &parameters);
     direct.ok("BEGIN; CREATE TABLE t ()");
@@ -80,10 +72,8 @@ fn one_in_another_database_is_named() {
     let mut new = stage.plain();
     let answer = new.query("SET fencing.token = 34");
     let told = pretty(&answer);
-    assert!(
-        told.contains("PF006") && told.contains("another database"),
-        "{told}"
-    );
+    assert_says(&told, "PF006");
+    assert_says(&told, "another database");
     direct.ok("ROLLBACK PREPARED 'far'");
     new.ok("SET fencing.token = 34");
 }

@@ -25,7 +25,7 @@ fn sessions_follow_from_their_next_statement_on() {
     assert_refused(&mut wire, "SELECT hidden(5)", "25006");
     let pid = wire.rows("SELECT pg_backend_pid()");
     assert_eq!(pid, [[backend.to_string()]]);
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "3");
+    assert_eq!(stage.value("SELECT count(*) FROM notes"), "3");
 }
 
 /// Even in the middle of a transaction, which is then rolled back.
@@ -44,7 +44,7 @@ fn an_open_transaction_follows() {
     policy.reload(&stage.proxy, ALLOW);
     policy.reload(&stage.proxy, "");
     assert_refused(&mut wire, "SELECT hidden(2)", "25006");
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "0");
+    assert_eq!(stage.value("SELECT count(*) FROM notes"), "0");
 }
 
 /// A statement prepared under one policy is judged by the one in force when it is executed.
@@ -63,7 +63,7 @@ fn a_prepared_statement_follows() {
     assert_passes(&wire.run(&prepare.then(&execute("1"))));
     policy.reload(&stage.proxy, "");
     assert_error(&wire.run(&execute("2")), "PF002");
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "1");
+    assert_eq!(stage.value("SELECT count(*) FROM notes"), "1");
 }
 
 #[test]

@@ -85,13 +85,6 @@ fn assert_no_entry(stage: &Stage, user: &str, more: &[(&str, &str)], sqlstate: &
 }
 
 /// Number of backends with this pid: 1 or 0.
-fn alive(postgres: &Postgres, wire: &Wire) -> String {
-    postgres.value(&format!(
-        "SELECT count(*) FROM pg_stat_activity WHERE pid = {}",
-        wire.backend_pid()
-    ))
-}
-
 /// A program that runs until it is told to end.
 struct Running(Child);
 
@@ -171,11 +164,11 @@ fn allowed_for_some_users() {
 #[test]
 fn base_backups() {
     let stage = stage(&PolicyFile::new(FOR_SOME), &[]);
-    stage.postgres.sql(
+    stage.sql(
         "CREATE TABLE ballast AS SELECT n, repeat(md5(n::text), 20) FROM generate_series(1, 20000) n",
     );
     let rows = "SELECT count(*), md5(string_agg(ballast::text, '' ORDER BY n)) AS sum FROM ballast";
-    let sum = stage.postgres.sql(rows).concat().pop().unwrap();
+    let sum = stage.sql(rows).concat().pop().unwrap();
     let verifier = bin("pg_verifybackup");
     for wal in ["fetch", "stream"] {
         let dir = scratch_dir();
@@ -250,12 +243,12 @@ fn a_slow_reader() {
         }
         std::thread::sleep(Duration::from_millis(400));
     }
-    assert_eq!(alive(&stage.postgres, &wire), "1");
+    assert!(stage.postgres.has_session(wire.backend_pid()));
     let grown = stage.proxy.resident_kib().saturating_sub(before);
     assert!(grown < 8 * 1024, "it has grown by {grown} KiB");
     let stalled = Instant::now();
     wait_until("the client to be given up", || {
-        alive(&stage.postgres, &wire) == "0"
+        !stage.postgres.has_session(wire.backend_pid())
     });
     let took = stalled.elapsed();
     assert!(took > Duration::from_secs(1), "given up after {took:?}");
@@ -312,17 +305,13 @@ fn both_ends() {
     wire.send(&Batch::new().query(&last).terminate());
     drop(wire);
     wait_until("the last statement to be carried out", || {
-        let found = stage
-            .postgres
-            .value("SELECT count(*) FROM notes WHERE id = 8");
+        let found = stage.value("SELECT count(*) FROM notes WHERE id = 8");
         found == "1"
     });
     // The server says why it ends.
     let mut wire = open(&stage, "postgres");
     let pid = wire.backend_pid();
-    stage
-        .postgres
-        .sql(&format!("SELECT pg_terminate_backend({pid})"));
+    stage.sql(&format!("SELECT pg_terminate_backend({pid})"));
     let answer = wire.until_closed();
     assert_eq!(answer[0].sqlstate(), "57P01", "{}", pretty(&answer));
 }

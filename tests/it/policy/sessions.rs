@@ -38,7 +38,7 @@ fn an_exempt_user() {
         "INSERT INTO jobs.queue VALUES (6)",
         "PF002",
     );
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "3");
+    assert_eq!(stage.value("SELECT count(*) FROM notes"), "3");
 }
 
 /// PostgreSQL truncates user and database to 63 bytes, and so does the proxy before it looks for a rule. So no longer
@@ -58,7 +58,7 @@ fn names_that_are_too_long() {
          [[session]]\nmatch = {{ user = \"{exempt}-\" }}\nwrites = \"refuse\"\n"
     ));
     let stage = Stage::governed(&format!("{SETUP}; {setup}"), &policy);
-    stage.postgres.sql(&format!("CREATE DATABASE {exempt}"));
+    stage.sql(&format!("CREATE DATABASE {exempt}"));
     let login = |user: &str, database: &str| {
         let parameters = [("user", user), ("database", database)];
         Wire::login(&stage.proxy.endpoint(), &parameters)
@@ -106,5 +106,5 @@ fn a_user_that_only_reads() {
         assert_refused(&mut reporting, "SELECT hidden(1)", "25006");
         reporting.ok("SET fencing.token = 33");
     }
-    assert_eq!(stage.postgres.value("SELECT count(*) FROM notes"), "0");
+    assert_eq!(stage.value("SELECT count(*) FROM notes"), "0");
 }

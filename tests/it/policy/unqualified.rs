@@ -48,7 +48,7 @@ fn the_search_path_opens_nothing() {
         let mut wire = stage.plain();
         for sql in &way {
             if sql.starts_with("ALTER") {
-                stage.postgres.sql(sql);
+                stage.sql(sql);
                 wire = stage.plain();
             } else {
                 wire.ok(sql);
@@ -67,9 +67,7 @@ fn the_search_path_opens_nothing() {
         wire.ok("ROLLBACK; INSERT INTO public.notes VALUES (1)");
     }
     for table in ["jobs.queue", "jobs.cron_lock", "public.cron_lock"] {
-        let rows = stage
-            .postgres
-            .value(&format!("SELECT count(*) FROM {table}"));
+        let rows = stage.value(&format!("SELECT count(*) FROM {table}"));
         assert_eq!(rows, "0", "{table}");
     }
 }

@@ -59,10 +59,10 @@ fn a_login_that_is_given_up_declares_nothing() {
 #[test]
 fn postgresql_decides_on_a_login() {
     let stage = stage("3");
-    stage.postgres.sql("CREATE ROLE app LOGIN");
+    stage.sql("CREATE ROLE app LOGIN");
     let (mut one, mut other) = (stage.user("app"), stage.user("app"));
     one.ok("BEGIN; SELECT 1");
-    stage.postgres.sql("ALTER ROLE app NOLOGIN");
+    stage.sql("ALTER ROLE app NOLOGIN");
     // No connection can be opened any more, so it waits for the other's.
     other.send(&Batch::new().query("SELECT 1"));
     std::thread::sleep(MOMENT);
@@ -121,7 +121,7 @@ fn a_message_of_the_server_is_passed_on_whole() {
     relay.hold(Direction::ToClient);
     client.send(&Batch::new().query("SELECT listens()"));
     wait_until("the reply", || relay.held_bytes(Direction::ToClient) > 0);
-    stage.postgres.sql("NOTIFY c");
+    stage.sql("NOTIFY c");
     relay.release_in_two(Direction::ToClient, 3);
     assert_eq!(tags(&client.until_ready()), "T D C ZI");
     let notification = client.read();

@@ -12,9 +12,7 @@ fn take_over(stage: &Stage, token: &str) {
 }
 
 fn terminate(stage: &Stage, pid: &str) {
-    let ended = stage
-        .postgres
-        .value(&format!("SELECT pg_terminate_backend({pid}, 5000)"));
+    let ended = stage.value(&format!("SELECT pg_terminate_backend({pid}, 5000)"));
     assert_eq!(ended, "t");
 }
 
@@ -42,9 +40,7 @@ fn a_transaction_that_is_taken_over_has_failed() {
     // A token of its own transaction is declared as ever.
     leader.ok("BEGIN; SET LOCAL fencing.token = 35; INSERT INTO jobs VALUES (5); COMMIT");
     assert_eq!(
-        stage
-            .postgres
-            .value("SELECT string_agg(id::text, '') FROM jobs"),
+        stage.value("SELECT string_agg(id::text, '') FROM jobs"),
         "5"
     );
 }
@@ -112,8 +108,8 @@ fn a_statement_that_is_ended_is_answered() {
         Batch::new().statement("SELECT pg_sleep(100)").sync(),
     ] {
         web.send(&sleep);
-        wait_until("the statement", || !stage.postgres.sql(sleeping).is_empty());
-        terminate(&stage, &stage.postgres.value(sleeping));
+        wait_until("the statement", || !stage.sql(sleeping).is_empty());
+        terminate(&stage, &stage.value(sleeping));
         let answer = tags(&web.until_ready());
         assert!(answer.ends_with("E ZI"), "{answer}");
         web.ok("SELECT 1");
@@ -148,7 +144,7 @@ fn a_crash_is_told_as_what_it_is() {
     writer.send(&Batch::new().query("INSERT INTO jobs SELECT 1 FROM pg_sleep(100)"));
     let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%FROM pg_sleep%' AND \
                     pid <> pg_backend_pid()";
-    wait_until("the statement", || stage.postgres.value(sleeping) == "1");
+    wait_until("the statement", || stage.value(sleeping) == "1");
     std::thread::sleep(MOMENT);
     stage.postgres.crash();
     stage.postgres.start_again(&[]);
@@ -210,9 +206,7 @@ fn a_text_that_begins_with_rollback_goes_on_after_a_lost_transaction() {
         leader.ok("SELECT 1");
     }
     assert_eq!(
-        stage
-            .postgres
-            .value("SELECT string_agg(id::text, '') FROM jobs"),
+        stage.value("SELECT string_agg(id::text, '') FROM jobs"),
         "2"
     );
 }

@@ -180,12 +180,12 @@ fn the_settings_of_drivers_and_frameworks_keep_no_connection() {
 #[test]
 fn a_setting_that_fails_elsewhere_is_an_error() {
     let stage = stage("1", "always");
-    stage.postgres.sql("CREATE ROLE admin LOGIN SUPERUSER");
+    stage.sql("CREATE ROLE admin LOGIN SUPERUSER");
     let admin = trusted(&[("user", "admin")]);
     let [mut one, mut other] = [(); 2].map(|()| Wire::login(&stage.proxy.endpoint(), &admin));
     one.ok("SET log_statement = 'none'");
     other.ok("SELECT 1");
-    stage.postgres.sql("ALTER ROLE admin NOSUPERUSER");
+    stage.sql("ALTER ROLE admin NOSUPERUSER");
     one.fails("SELECT 1", "58000");
     one.ok("BEGIN");
     one.fails("SELECT 1", "58000");
@@ -198,7 +198,7 @@ fn a_setting_that_fails_elsewhere_is_an_error() {
 #[test]
 fn no_function_runs_with_the_settings() {
     let stage = stage("1", "auto");
-    stage.postgres.sql(
+    stage.sql(
         "CREATE FUNCTION set_config(text, text, boolean) RETURNS text LANGUAGE plpgsql AS $$ BEGIN
              RAISE LOG 'the other set_config'; RETURN ''; END $$;
          ALTER ROLE postgres SET search_path = public, pg_catalog",
@@ -225,9 +225,7 @@ fn a_lost_connection_takes_no_settings_with_it() {
     let mut one = stage.plain();
     one.ok("SET work_mem = '123kB'");
     let pid = backend(&mut one);
-    stage
-        .postgres
-        .sql(&format!("SELECT pg_terminate_backend({pid})"));
+    stage.sql(&format!("SELECT pg_terminate_backend({pid})"));
     let answer = one.run(&Batch::new().query("SELECT 1"));
     assert!(errors(&answer).len() <= 1);
     assert_eq!(one.rows("SHOW work_mem"), [["123kB"]]);
@@ -313,7 +311,7 @@ fn a_setting_of_a_function_that_comes_back_keeps_the_connection() {
     let max = [("--backends-max", "1"), ("--backends-leaders", "0")];
     let stage = with(&[&max[..], &[("--backends-wait", "500ms")]].concat());
     let setup = "CREATE FUNCTION f() RETURNS text LANGUAGE sql AS $$SELECT set_config('TimeZone', 'UTC-3', false)$$";
-    stage.postgres.sql(setup);
+    stage.sql(setup);
     let local = "SET LOCAL TimeZone = 'UTC-4'";
     for between in [&[local][..], &["SAVEPOINT s", local, "ROLLBACK TO s"]] {
         let (mut one, mut other) = (stage.plain(), stage.plain());
@@ -370,7 +368,7 @@ fn a_transaction_that_is_lost_takes_its_settings_back() {
         let answer = web.ok(set);
         assert_eq!(told(&answer, "TimeZone").as_deref(), Some("Asia/Tokyo"));
         let end = format!("SELECT pg_terminate_backend({}, 5000)", backend(&mut web));
-        assert_eq!(stage.postgres.value(&end), "t");
+        assert_eq!(stage.value(&end), "t");
         let answer = web.query("SELECT 1");
         assert_eq!(errors(&answer), ["57P01"]);
         assert_eq!(told(&answer, "TimeZone"), Some(before.clone()), "{set}");

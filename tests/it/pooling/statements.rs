@@ -51,12 +51,12 @@ fn conversation(
     mut other: Option<&mut Wire>,
     steps: &str,
 ) -> String {
-    stage.postgres.sql(TABLE);
+    stage.sql(TABLE);
     let mut said = String::new();
     let mut steps = steps.split(" ;; ").peekable();
     while let Some(step) = steps.next() {
         if let Some(sql) = step.strip_prefix("table ") {
-            stage.postgres.sql(sql);
+            stage.sql(sql);
             continue;
         }
         let sync = if step.starts_with(char::is_uppercase) {
@@ -216,7 +216,7 @@ fn where_a_setting_has_changed_no_statement_is_parsed_again() {
 fn nobody_writes_by_a_statement_without_a_token() {
     let [_, stage] = of("1");
     let (mut one, mut other) = (stage.plain(), stage.plain());
-    stage.postgres.sql(TABLE);
+    stage.sql(TABLE);
     one.run(&b().parse("s", "INSERT INTO t VALUES (3)").sync());
     for _ in 0..3 {
         other.run(&b().parse("s", "SELECT 1").sync());
@@ -344,7 +344,7 @@ fn create_table_as_execute_runs_the_clients_own() {
             other.ok("SELECT 1");
             one.ok(&format!("{text}CREATE TABLE t{nth} AS EXECUTE s"));
             other.ok("SELECT 1");
-            let whose = stage.postgres.value(&format!("SELECT whose FROM t{nth}"));
+            let whose = stage.value(&format!("SELECT whose FROM t{nth}"));
             assert_eq!(whose, "one");
         }
     }
@@ -370,11 +370,11 @@ fn a_name_after_a_failed_transaction_is_nobody_elses() {
 #[test]
 fn a_plan_of_another_client_that_is_outdated_is_used_no_more() {
     let [_, stage] = of("2");
-    stage.postgres.sql(TABLE);
+    stage.sql(TABLE);
     let (mut one, mut other, mut holder) = (stage.plain(), stage.plain(), stage.plain());
     let parse = || b().parse("s", "SELECT * FROM t");
     one.run(&run_in(parse(), "s").sync());
-    stage.postgres.sql("ALTER TABLE t ADD COLUMN b text");
+    stage.sql("ALTER TABLE t ADD COLUMN b text");
     one.ok("BEGIN; SELECT 1");
     other.run(&parse().sync());
     holder.ok("BEGIN; SELECT 1");

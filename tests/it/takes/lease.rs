@@ -145,9 +145,7 @@ fn a_lease_outlives_a_server_connection_of_the_pool() {
     let mut next = ask(&stage, LEASE);
     holder.ok("BEGIN; SAVEPOINT s");
     let pid = value(&mut holder, "SELECT pg_backend_pid()");
-    stage
-        .postgres
-        .sql(&format!("SELECT pg_terminate_backend({pid}, 5000)"));
+    stage.sql(&format!("SELECT pg_terminate_backend({pid}, 5000)"));
     for statement in ["SELECT 1", "SELECT 1", "ROLLBACK TO s", "ROLLBACK"] {
         holder.query(statement);
     }
@@ -219,7 +217,7 @@ fn who_has_gone_does_not_lead() {
     let others = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'";
     wait_for("the end of their server processes", || {
         // This one, the holder, and the control connection.
-        (stage.postgres.value(others).parse::<u32>().unwrap() <= 3).then_some(())
+        (stage.value(others).parse::<u32>().unwrap() <= 3).then_some(())
     });
     let mut next = ask(&stage, LEASE);
     assert_waits(&mut next);

@@ -19,7 +19,7 @@ fn every_scene() {
 
 fn notifications_while_idle(talk: &mut Talk<'_>) {
     talk.query("LISTEN bell");
-    talk.stage.postgres.sql("NOTIFY bell, 'from elsewhere'");
+    talk.stage.sql("NOTIFY bell, 'from elsewhere'");
     talk.read_until(b'A');
     talk.query("NOTIFY bell, 'from myself'");
     talk.query("BEGIN; NOTIFY bell, 'at commit'");
@@ -29,9 +29,7 @@ fn notifications_while_idle(talk: &mut Talk<'_>) {
 fn wait_until_running(talk: &Talk<'_>, sql: &str) {
     let look =
         format!("SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query = '{sql}'");
-    wait_until("the statement to run", || {
-        talk.stage.postgres.value(&look) == "1"
-    });
+    wait_until("the statement to run", || talk.stage.value(&look) == "1");
 }
 
 /// With keys of 4 bytes, and with those of protocol 3.2, which PostgreSQL 18 makes 32 bytes long.
@@ -66,7 +64,7 @@ fn cancel_with_a_wrong_key(talk: &mut Talk<'_>) {
 
 /// Ended by an administrator: the client gets the server's own message.
 fn terminated_while_idle(talk: &mut Talk<'_>) {
-    talk.stage.postgres.sql(&format!(
+    talk.stage.sql(&format!(
         "SELECT pg_terminate_backend({})",
         talk.wire.backend_pid()
     ));
@@ -86,8 +84,6 @@ fn a_client_that_vanishes(talk: &mut Talk<'_>) {
     let pid = talk.wire.backend_pid();
     talk.wire.shut_down_writing();
     talk.read_until(0);
-    let look = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
-    wait_until("the session to end", || {
-        talk.stage.postgres.value(&look) == "0"
-    });
+    let postgres = &talk.stage.postgres;
+    wait_until("the session to end", || !postgres.has_session(pid));
 }

@@ -166,6 +166,6 @@ fn terminate_closes(talk: &mut Talk<'_>) {
     talk.query("BEGIN; INSERT INTO items VALUES (1, 'lost')");
     talk.send(&Batch::new().terminate());
     talk.read_until(0);
-    let none = talk.stage.postgres.value("SELECT count(*) FROM items");
+    let none = talk.stage.value("SELECT count(*) FROM items");
     assert_eq!(none, "0");
 }

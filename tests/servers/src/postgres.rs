@@ -219,11 +219,14 @@ impl Postgres {
     /// First column of the first row.
     #[track_caller]
     pub fn value(&self, sql: &str) -> String {
-        self.sql(sql)
-            .into_iter()
-            .flatten()
-            .next()
-            .unwrap_or_default()
+        let mut values = self.sql(sql).into_iter().flatten();
+        values.next().unwrap_or_default()
+    }
+
+    /// Whether a session with this pid is there.
+    pub fn has_session(&self, pid: u32) -> bool {
+        let look = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
+        self.value(&look) == "1"
     }
 
     /// Major version.

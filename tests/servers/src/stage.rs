@@ -40,6 +40,18 @@ impl Stage {
         Self { proxy, postgres }
     }
 
+    /// Runs SQL on the server, past the proxy.
+    #[track_caller]
+    pub fn sql(&self, sql: &str) -> Vec<Vec<String>> {
+        self.postgres.sql(sql)
+    }
+
+    /// The one value that SQL returns there.
+    #[track_caller]
+    pub fn value(&self, sql: &str) -> String {
+        self.postgres.value(sql)
+    }
+
     /// Session through the proxy without a token.
     #[track_caller]
     pub fn plain(&self) -> Wire {
