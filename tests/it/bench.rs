@@ -181,8 +181,8 @@ fn writes_with_the_current_token() {
         let report = json(&of_stage(&stage, &flags).output().unwrap());
         complete(&report);
         let status = report["proxied"]["fencing_status"].as_str().unwrap();
-        assert_says(&status, "token=34");
-        assert_says(&status, "state=current");
+        assert_says(status, "token=34");
+        assert_says(status, "state=current");
     }
     // The token may also be in the DSN, even one for several scopes.
     let proxied = format!(
