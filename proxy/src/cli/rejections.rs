@@ -88,8 +88,7 @@ pub(super) fn run(args: &RejectionsArgs) -> Result<(), Failure> {
         Some(_) => Followed::from_start(&path),
         None => Followed::from_end(&path),
     };
-    let followed =
-        followed.map_err(|source| failed(rejection_file::unread(&path, &source)))?;
+    let followed = followed.map_err(|source| failed(rejection_file::unread(&path, &source)))?;
     run_to_end(until_signal(move || {
         let stdout = io::stdout();
         let mut printer = Printer::new(io::BufWriter::new(&stdout), form, filter)?;

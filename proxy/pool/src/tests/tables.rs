@@ -355,55 +355,40 @@ fn an_idle_backend_of_another_key_makes_room() {
 /// Its server process may hang.
 #[test]
 fn one_that_does_not_close_holds_up_nobody() {
-    let idle = "1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
-        2 wants b ro => open b2 b
-        opened b2 => 2 gets b2
-        3 wants b ro => open b3 b
-        opened b3 => 3 gets b3
+    run("places: 3
+        1 has b1 a ro
+        2 has b2 b ro
+        3 has b3 b ro
         back b1 ro
         ms 1
         back b2 ro
-        ";
-    let mut script = script(3, limits());
-    script.run(idle).run(
-        "4 wants c ro => close b1
+        4 wants c ro => close b1
         5 wants d ro
-        ms 199
-        tick
-        ms 1
-        tick => close b2
+        after 199
+        after 1 => close b2
         ended b2 => open b4 c
         opened b4 => 4 gets b4
         back b3 ro => close b3
         ended b3 => open b5 d
-        ended b1",
-    );
+        ended b1");
 }
 
 /// Nor another pool, or a client that would make way.
 #[test]
 fn who_is_owed_a_place_does_not_wait_for_one_that_hangs() {
-    run_at_most(
-        3,
-        "1 wants a ro => open b1 a
-        opened b1 => 1 gets b1
-        2 wants a ro => open b2 a
-        opened b2 => 2 gets b2
-        3 wants a ro => open b3 a
-        opened b3 => 3 gets b3
+    run("places: 3
+        1 has b1 a ro
+        2 has b2 a ro
+        3 has b3 a ro
         back b1 ro
         back b2 ro
         owes any
         tick => close b1
         tick
-        ms 200
-        tick => close b2
+        after 200 => close b2
         tick
-        ms 200
-        tick
-        back b3 ro => close b3",
-    );
+        after 200
+        back b3 ro => close b3");
 }
 
 #[test]
