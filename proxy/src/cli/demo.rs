@@ -3,7 +3,7 @@
 use std::io;
 
 use super::{Failure, failed};
-use crate::demo::{self, Afterwards, DemoError};
+use crate::demo::{self, DemoError};
 
 /// See a deposed leader being refused, on a private PostgreSQL
 ///
@@ -19,12 +19,7 @@ pub(super) struct DemoArgs {
 }
 
 pub(super) fn run(args: &DemoArgs) -> Result<(), Failure> {
-    let afterwards = if args.keep {
-        Afterwards::Keep
-    } else {
-        Afterwards::End
-    };
-    match demo::run(afterwards) {
+    match demo::run(args.keep) {
         // A reader that closed the pipe, such as `head`, is no failure.
         Err(DemoError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         played => played.map_err(failed),

@@ -21,13 +21,6 @@ use page::Page;
 use servers::DemoServers;
 use story::Stage;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Afterwards {
-    End,
-    /// The servers stay up until a signal.
-    Keep,
-}
-
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
     #[error(transparent)]
@@ -42,18 +35,18 @@ pub enum DemoError {
     Output(#[from] io::Error),
 }
 
-/// Plays the demo on standard output.
+/// Plays the demo on standard output. Its servers may stay up afterwards, until a signal.
 ///
 /// # Errors
 ///
 /// If something cannot be started, or a step fails.
-pub fn run(afterwards: Afterwards) -> Result<(), DemoError> {
+pub fn run(stays: bool) -> Result<(), DemoError> {
     let stop = stop_on_signals().map_err(system("cannot listen for signals"))?;
     let mut page = Page::new(anstream::stdout());
     page.title("pgpalisade demo: what happens to a leader that wakes up too late")?;
 
     let directory = scratch_directory("pgpalisade-demo-")?;
-    let result = run_in(directory.path(), afterwards, &stop, &mut page);
+    let result = run_in(directory.path(), stays, &stop, &mut page);
     let removed = directory.close();
     result?;
     Ok(removed.map_err(system("cannot remove the directory of the demo"))?)
@@ -61,7 +54,7 @@ pub fn run(afterwards: Afterwards) -> Result<(), DemoError> {
 
 fn run_in<W: Write>(
     directory: &Path,
-    afterwards: Afterwards,
+    stays: bool,
     stop: &CancellationToken,
     page: &mut Page<W>,
 ) -> Result<(), DemoError> {
@@ -72,17 +65,21 @@ fn run_in<W: Write>(
         servers.postgres.port(),
         servers.proxy_port
     ))?;
-    let stage = Stage {
+    let mut stage = Stage {
         direct: servers.login(servers.postgres.port()),
         proxied: servers.login(servers.proxy_port),
         rejection_log: &servers.rejection_log,
         stop,
+        page,
     };
-    story::play(&stage, page)?;
-    match afterwards {
-        Afterwards::End => Ok(()),
-        Afterwards::Keep => keep(&mut servers, stop, page),
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build();
+    let runtime = runtime.map_err(system("cannot start a runtime"))?;
+    runtime.block_on(stage.play())?;
+    if stays {
+        keep(&mut servers, stop, page)?;
     }
+    Ok(())
 }
 
 fn keep<W: Write>(
