@@ -71,14 +71,20 @@ fn the_debian_package_has_what_a_service_needs() {
         Some(key) if !key.starts_with(' ') => key,
         _ => line,
     });
-    // Verifiers have one source, and the files are for these login methods.
+    // Verifiers have one source. The files are for these login methods, and the keys of [backends] for this pool.
     let one_source = uncommented.filter(|line| !line.starts_with("auth_query"));
     let all: Vec<&str> = one_source.collect();
     let file = dir.path().join("all.toml");
     std::fs::write(&file, all.join("\n")).unwrap();
     let mut check = Command::new(&program);
     let checked = check
-        .args(["check", "--auth=scram", "--tls-mode=require", "--config"])
+        .args([
+            "check",
+            "--auth=scram",
+            "--tls-mode=require",
+            "--pool=transaction",
+            "--config",
+        ])
         .arg(&file)
         .env_remove("PGPALISADE_BIN")
         .output()

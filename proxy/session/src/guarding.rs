@@ -1,13 +1,13 @@
 //! Setting the read-only guard, and refusing what may write while it is in doubt.
 
-use pgpalisade_policies::{Analysis, Control, Statement};
+use pgpalisade_policies::{Analysis, Chain, Class, Control, Statement};
 
 use super::Session;
 use super::action::{Action, Prerequisite, Refused};
 use super::in_flight::Request;
 use super::judgement::{Judged, lifetime};
 use super::read_only::{AccessChange, WriteAccess};
-use crate::fence::{Leave, Name, Pipeline, PreparedText, Unguarded};
+use crate::fence::{Leave, Name, Pipeline, PreparedText, Unguarded, end_of_failed};
 use crate::rejection::Rejection;
 use crate::wire::backend::TransactionStatus;
 use crate::wire::frontend::{self, FrontendTag};
@@ -148,6 +148,39 @@ impl Session {
         self.client.fence.unguarded(token, why)
     }
 
+    /// What a text does after it has ended the open transaction and then set a token, if that comes too late to make
+    /// the next transaction read-write.
+    pub(super) fn after_a_late_token<'a>(&self, verdict: &'a Analysis) -> Option<&'a [Statement]> {
+        if self.client.state.status() == TransactionStatus::Idle {
+            return None;
+        }
+        let is_undone = self.is_failed();
+        let mut guards = false;
+        for (at, statement) in verdict.statements.iter().enumerate() {
+            for control in &statement.controls {
+                let begins_another = match control {
+                    Control::Commit { chain } | Control::Rollback { chain } => *chain == Chain::No,
+                    other => matches!(other, Control::PrepareTransaction),
+                };
+                if begins_another {
+                    let undone = end_of_failed(control).filter(|_| is_undone);
+                    let end = undone.as_ref().unwrap_or(control);
+                    guards |= self.server.read_only.guards_after(end);
+                } else if control.sets_token() && guards {
+                    return verdict.statements.get(at + 1..);
+                }
+            }
+        }
+        None
+    }
+
+    /// Refusal of a text that writes in such a transaction.
+    pub(super) fn declared_after_an_end(&self, verdict: &Analysis) -> Option<Box<Rejection>> {
+        let mut later = self.after_a_late_token(verdict)?.iter();
+        let writes = later.any(|statement| statement.effects.class == Class::Write);
+        writes.then(|| Box::new(Rejection::declared_after_an_end()))
+    }
+
     /// Change of the access mode before a text that binds a token, so that the rest of the text can write. The
     /// transaction of an open pipeline may have its snapshot: there the change waits until a message needs it.
     pub(super) fn set_access_before_binding(
@@ -155,6 +188,10 @@ impl Session {
         verdict: &Analysis,
         request: Request,
     ) -> Option<AccessChange> {
+        if self.after_a_late_token(verdict).is_some() {
+            self.server.read_only.read_write_later();
+            return None;
+        }
         // In a failed transaction the change would fail too.
         if self.is_failed() || !self.server.ledger.is_empty() {
             return None;

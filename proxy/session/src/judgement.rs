@@ -206,17 +206,13 @@ impl Session {
         self.record_observed_end();
         let (Admitted { permit, observed }, plan) = match self.plan(message, verdict) {
             Ok(planned) => planned,
-            Err(unmet) => {
-                if let Some(begin) = guarded_begin(&unmet, judged, request) {
-                    return self.begin_guarded(&begin);
-                }
-                let change = match &unmet {
-                    Unmet::Declare(value) => self.read_write_first(value, verdict, request),
-                    Unmet::Refuse(_) => None,
-                };
-                return self.meet(unmet, Refused::of(request), Some(judged), change);
-            }
+            Err(unmet) => return self.before_unmet(unmet, judged, request),
         };
+        if plan.declares
+            && let Some(late) = self.declared_after_an_end(verdict)
+        {
+            return self.refuse_once_answered(late, Refused::of(request), Some(judged));
+        }
         if let Some(prerequisite) = self.before_sending(&plan, judged, request) {
             return Action::Need(prerequisite);
         }
@@ -245,6 +241,25 @@ impl Session {
         entry.leave = plan.leave;
         entry.guard = guard;
         self.forward(permit, Some(entry))
+    }
+
+    /// Next step before a text is refused, or its declaration is made.
+    fn before_unmet(&mut self, unmet: Unmet, judged: &Judged<'_>, request: Request) -> Action {
+        let verdict = judged.verdict;
+        if let Some(begin) = guarded_begin(&unmet, judged, request) {
+            return self.begin_guarded(&begin);
+        }
+        let opens = |value| self.client.fence.opens(value);
+        if matches!(&unmet, Unmet::Declare(value) if opens(value))
+            && let Some(late) = self.declared_after_an_end(verdict)
+        {
+            return self.refuse_once_answered(late, Refused::of(request), Some(judged));
+        }
+        let change = match &unmet {
+            Unmet::Declare(value) => self.read_write_first(value, verdict, request),
+            Unmet::Refuse(_) => None,
+        };
+        self.meet(unmet, Refused::of(request), Some(judged), change)
     }
 
     /// Sends a BEGIN of the proxy's in place of one with READ WRITE. The transaction is read-only until it declares a

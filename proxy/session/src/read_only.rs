@@ -156,7 +156,19 @@ impl ReadOnlyGuard {
         is_guarded.then_some(AccessChange::ReadWrite(lifetime))
     }
 
-    /// Notes a token declared in a pipeline: what follows in it may write.
+    /// Whether the transaction that begins after the end of the open one may be read-only because of the proxy.
+    pub(super) fn guards_after(&self, end: &Control) -> bool {
+        match (self.owner, self.read_write) {
+            (
+                Owner::Client,
+                ReadWriteChange::NotDue | ReadWriteChange::Due | ReadWriteChange::Committed,
+            ) => false,
+            (Owner::Client, ReadWriteChange::Done) => matches!(end, Control::Rollback { .. }),
+            _ => true,
+        }
+    }
+
+    /// Notes a token declared in a pipeline, or after the end of another transaction: what follows may write.
     pub(super) const fn read_write_later(&mut self) {
         self.read_write = ReadWriteChange::Due;
     }

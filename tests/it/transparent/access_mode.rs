@@ -446,3 +446,42 @@ fn a_default_of_the_configuration_file_guards_nobody() {
         wire.fails("SELECT f()", "25006");
     }
 }
+
+/// A token of a text makes the transaction read-write in which it arrives. If it counts for the next one, that may
+/// write from the next message on, and nothing is declared for a text that writes at once.
+#[test]
+fn a_token_after_the_end_of_another_transaction() {
+    let stage = Stage::with("CREATE TABLE r (id int)");
+    let insert = "INSERT INTO r VALUES (1)";
+    let arrives = [
+        &["BEGIN", "SELECT 1/0"][..],
+        &["BEGIN", "SELECT id FROM r"],
+        &["BEGIN", "SET fencing.token = 7"],
+        &["BEGIN", "SET LOCAL fencing.token = 7", insert],
+    ];
+    for (at, before) in arrives.into_iter().enumerate() {
+        let reach = || {
+            let mut wire = stage.plain();
+            before.iter().for_each(|sql| drop(wire.query(sql)));
+            wire
+        };
+        let token = 8 + at;
+        let set = format!("SET LOCAL fencing.token = {token}");
+        let mut wire = reach();
+        wire.fails(
+            &format!("ROLLBACK; BEGIN; {set}; {insert}; COMMIT"),
+            "PF003",
+        );
+        wire.query("ROLLBACK");
+        assert!(wire.rows("SHOW fencing.mark")[0][0].parse().unwrap_or(0) < token);
+        for (text, end) in [
+            (format!("ROLLBACK; BEGIN; {set}"), "COMMIT"),
+            (format!("ROLLBACK; SET fencing.token = {token}"), "SELECT 1"),
+        ] {
+            let mut wire = reach();
+            wire.ok(&text);
+            wire.ok(insert);
+            wire.ok(end);
+        }
+    }
+}

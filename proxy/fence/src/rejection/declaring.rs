@@ -147,6 +147,17 @@ impl Rejection {
         )
     }
 
+    /// A query ends the open transaction, sets a token, and writes.
+    #[must_use]
+    pub fn declared_after_an_end() -> Self {
+        Self::new(
+            RejectionKind::InvalidToken,
+            "cannot declare a fencing token and write in a query that ends a transaction first",
+            "A token makes the transaction read-write in which its query arrives, and the next one would be read-only.",
+            "Send what ends the transaction as a query of its own.",
+        )
+    }
+
     /// A query writes with one token, and then sets a higher one.
     #[must_use]
     pub fn deposes_earlier_statements() -> Self {

@@ -551,7 +551,7 @@ Q:take       declare  lift+declare fails    wait     lift+declare lift+declare d
 Q:taken      !no      +no      fails    wait     +no      +no      drop     -        wait     wait
 Q:next       declare  lift+declare fails    wait     lift+declare lift+declare drop     -        wait     wait
 Q:next,reads !no      +no      fails    wait     +no      +no      drop     -        wait     wait
-Q:ends,sets  declare  lift+declare declare  wait     lift+declare lift+declare drop     -        wait     wait
+Q:ends,sets  declare  declare  declare  wait     lift+declare lift+declare drop     -        wait     wait
 Q:show       +free    +free    fails    wait     +free    +free    drop     -        wait     wait
 Q:history    history  history  fails    wait     history  history  drop     -        wait     wait
 Q:execute    !no      +no      fails    wait     +no      +no      drop     -        wait     wait
