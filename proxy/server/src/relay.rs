@@ -135,7 +135,10 @@ impl Relay {
         }
         self.put_output();
         self.client.put_own(ready);
-        Ok(self.on_kept_server_bytes()?)
+        self.on_kept_server_bytes()?;
+        // PAUSE no longer waits for it.
+        self.publish();
+        Ok(())
     }
 
     /// Makes both sockets wake the calling task.

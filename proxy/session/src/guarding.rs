@@ -2,11 +2,11 @@
 
 use pgpalisade_policies::{Analysis, Chain, Class, Control, Statement};
 
-use super::Session;
 use super::action::{Action, Prerequisite, Refused};
 use super::in_flight::Request;
 use super::judgement::{Judged, lifetime};
 use super::read_only::{AccessChange, WriteAccess};
+use super::{ReadWriteRequest, Session};
 use crate::fence::{Leave, Name, Pipeline, PreparedText, Unguarded, end_of_failed};
 use crate::rejection::Rejection;
 use crate::wire::backend::TransactionStatus;
@@ -189,7 +189,7 @@ impl Session {
         request: Request,
     ) -> Option<AccessChange> {
         if self.after_a_late_token(verdict).is_some() {
-            self.server.read_only.read_write_later();
+            self.server.read_only.read_write_after_end();
             return None;
         }
         // In a failed transaction the change would fail too.
@@ -201,7 +201,10 @@ impl Session {
             return None;
         }
         if self.is_inside() {
-            self.server.read_only.due_inside(lifetime(verdict))
+            let prepared = self.prepared.as_ref();
+            let is_sent = prepared.is_some_and(|done| done.read_write == ReadWriteRequest::Sent);
+            let due = self.server.read_only.due_inside(lifetime(verdict));
+            due.filter(|_| !is_sent)
         } else {
             self.server.read_only.due_outside(WriteAccess::MayWrite)
         }

@@ -168,9 +168,18 @@ impl ReadOnlyGuard {
         }
     }
 
-    /// Notes a token declared in a pipeline, or after the end of another transaction: what follows may write.
+    /// Notes a token declared in a pipeline: what follows in it may write.
     pub(super) const fn read_write_later(&mut self) {
         self.read_write = ReadWriteChange::Due;
+    }
+
+    /// Notes a token declared after an end that [guards](Self::guards_after): what follows it may write.
+    pub(super) fn read_write_after_end(&mut self) {
+        // The end undoes a change in the open transaction.
+        if self.owner == Owner::Client {
+            self.owner = Owner::Returned;
+        }
+        self.read_write_later();
     }
 
     /// Change that a token declared in the same pipeline has left due.

@@ -91,10 +91,11 @@ pub(super) struct HostConnection {
 }
 
 /// Every address of every host, and the reason for each name that cannot be resolved. A name that is slow holds up the
-/// others no longer than a server that hangs.
+/// others no longer than `patience`.
 pub(super) async fn candidates(
     login: &Login,
     mut deadline: Instant,
+    patience: Duration,
 ) -> (Vec<HostCandidate>, Vec<String>) {
     let config = &login.config;
     let (hosts, addresses) = (config.get_hosts(), config.get_hostaddrs());
@@ -139,13 +140,16 @@ pub(super) async fn candidates(
             (None, None) => {}
         }
     }
+    if !found.is_empty() {
+        deadline = deadline.min(Instant::now() + patience);
+    }
     while let Ok(Some(looked_up)) = timeout_at(deadline, lookups.join_next()).await {
         match looked_up {
             Ok((host, name, Ok(mut resolved))) => {
                 resolved.dedup();
                 found.extend(resolved.into_iter().map(|address| at(host, &name, address)));
                 unresolved.remove(&host);
-                deadline = deadline.min(Instant::now() + AFTER_ANY);
+                deadline = deadline.min(Instant::now() + patience);
             }
             Ok((host, name, Err(error))) => {
                 unresolved.insert(host, format!("{name}: {error}"));
@@ -255,7 +259,7 @@ async fn writes(client: &Client) -> Result<Option<Cluster>, ControlError> {
 ///
 /// Errors: no server takes writes. If only one server is named, its own error.
 pub(super) async fn primaries(login: &Login, deadline: Instant) -> Result<Vec<Open>, StartError> {
-    let (candidates, mut why) = candidates(login, deadline).await;
+    let (candidates, mut why) = candidates(login, deadline, AFTER_ANY).await;
     let mut looks = JoinSet::new();
     let mut unheard: Vec<HostCandidate> = Vec::new();
     for at in candidates {

@@ -64,8 +64,12 @@ impl Patrol {
             // The search for a primary is already under way.
             return self.open.clear();
         };
-        let (mut others, _) =
-            hosts::candidates(&self.login, Instant::now() + RESOLVED_WITHIN).await;
+        let (mut others, _) = hosts::candidates(
+            &self.login,
+            Instant::now() + RESOLVED_WITHIN,
+            RESOLVED_WITHIN,
+        )
+        .await;
         if in_doubt {
             self.open.clear();
         } else {

@@ -485,3 +485,49 @@ fn a_token_after_the_end_of_another_transaction() {
         }
     }
 }
+
+/// A default in doubt is set again once, for a token of the transaction and for one after its end.
+#[test]
+fn a_token_while_the_default_is_in_doubt() {
+    let stage = Stage::with("CREATE TABLE r (id int)");
+    let insert = "INSERT INTO r VALUES (1)";
+    let local = "SET LOCAL fencing.token = 7";
+    for script in [
+        &["BEGIN", "RESET ALL", local, local, insert, "COMMIT"][..],
+        &[
+            "BEGIN",
+            "SET fencing.token = 7",
+            "ROLLBACK AND CHAIN",
+            local,
+            insert,
+            "COMMIT",
+        ],
+        &[
+            "BEGIN",
+            local,
+            "PREPARE s AS SELECT 1",
+            "EXECUTE s",
+            local,
+            insert,
+            "COMMIT",
+        ],
+        &[
+            "BEGIN",
+            "SET fencing.token = 7",
+            "ROLLBACK; SET fencing.token = 7",
+            insert,
+        ],
+        &[
+            "BEGIN",
+            "SET fencing.token = 7",
+            "COMMIT; SET fencing.token = 7",
+            insert,
+        ],
+    ] {
+        let mut wire = stage.plain();
+        script.iter().for_each(|sql| drop(wire.ok(sql)));
+        drop(wire);
+        let mut next = stage.plain();
+        next.fails(insert, "PF002");
+    }
+}
