@@ -102,15 +102,18 @@ fn leaders_behind_a_pooler() {
     assert_at_least("commits", 50, counts.commits);
 }
 
-/// The same with SET: the token of one is that of the next.
+/// The same with SET: the token of one is that of the next. A run may be lucky, three are not.
 #[test]
 fn behind_a_pooler_set_is_unsafe() {
-    let route = Route::Proxied(StoreKind::Etcd);
-    let outcome = run_alone("careless", route, 12, |plan| {
-        plan.pooler = Some(Pooler::Careless)
-    });
-    let of = |rule| outcome.report.of(rule);
-    assert_at_least("violations", 1, of(Rule::G1) + of(Rule::G2) + of(Rule::Row));
+    let is_violated = |_| {
+        let route = Route::Proxied(StoreKind::Etcd);
+        let outcome = run_alone("careless", route, 12, |plan| {
+            plan.pooler = Some(Pooler::Careless)
+        });
+        let of = |rule| outcome.report.of(rule);
+        of(Rule::G1) + of(Rule::G2) + of(Rule::Row) > 0
+    };
+    assert!((0..3).any(is_violated), "no violation");
 }
 
 /// If this passes, the tests above test nothing.
