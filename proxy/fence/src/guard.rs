@@ -160,6 +160,15 @@ pub const fn ends_transaction(control: &Control) -> bool {
     )
 }
 
+/// Whether the server executes a statement in a failed transaction: all but ROLLBACK TO then do a ROLLBACK, even
+/// PREPARE TRANSACTION: <https://www.postgresql.org/docs/current/sql-prepare-transaction.html>
+pub(crate) fn runs_if_failed(statement: &Statement) -> bool {
+    let ends =
+        |control: &Control| ends_transaction(control) || matches!(control, Control::RollbackTo(_));
+    // An unread statement may begin with a ROLLBACK.
+    statement.is_unread() || statement.controls.iter().any(ends)
+}
+
 /// Effect of a statement that ends a failed transaction: its COMMIT is a ROLLBACK.
 /// <https://www.postgresql.org/docs/current/sql-commit.html>
 pub const fn end_of_failed(control: &Control) -> Option<Control> {

@@ -7,6 +7,7 @@ pub(crate) mod lending;
 mod open;
 pub(crate) mod reset;
 mod server_leg;
+pub(crate) mod try_login;
 
 pub(crate) use crate::open_error::{OpenError, SEE_LOG};
 pub(crate) use cancel::cancel;

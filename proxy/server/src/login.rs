@@ -24,14 +24,15 @@ use pgpalisade_fence::ReplicationPermit;
 use pgpalisade_logins::{ClientAddr, SessionLabel};
 use pgpalisade_policies::PoolMode;
 use pgpalisade_pool::ClientId;
-use pgpalisade_session::tokens::TokenRequest;
+use pgpalisade_session::token_request::TokenRequest;
 use pgpalisade_session::{Beginning, ClientHalf, Session};
 use pgpalisade_wire::backend::TransactionStatus;
 use pgpalisade_wire::encode::{self, ReadyForQuery};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::backends::lending::{Seat, try_login};
+use crate::backends::lending::Seat;
+use crate::backends::try_login::try_login;
 use crate::backends::{self, UpstreamConnection};
 use crate::certificates::{ClientLeg, Loaded};
 use crate::client_table::{ClientEntry, ClientState, Encryption, Publisher};

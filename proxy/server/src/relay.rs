@@ -21,7 +21,7 @@ use crate::backends::lending::{Lent, Seat};
 use crate::client_table::ClientState;
 use crate::rejection::Rejection;
 use crate::session::action::{Prerequisite, RecordedRefusal};
-use crate::session::tokens::TokenRequest;
+use crate::session::token_request::TokenRequest;
 use crate::session::{Met, Session};
 use crate::takeover::PrimaryTerm;
 use crate::transport::Socket;

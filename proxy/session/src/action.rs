@@ -5,7 +5,7 @@ use pgpalisade_policies::TextEncoding;
 use super::endings::Ending;
 use super::in_flight::Request;
 use super::read_only::AccessChange;
-use super::tokens::TokenRequest;
+use super::token_request::TokenRequest;
 use crate::fence::Permit;
 use crate::fence::traceparent::Traceparent;
 use crate::rejection::Enforcement;

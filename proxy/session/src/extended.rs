@@ -34,7 +34,7 @@ impl Session {
             return self.long_name(FrontendTag::Parse, frame);
         };
         // Of a client that shares its server connection, the text is kept.
-        if self.is_lent() && !self.server.ledger.makes_room_for(frame.body.len()) {
+        if self.is_lent() && !self.has_room_for_text(frame.body.len()) {
             return Action::Need(Prerequisite::Replies);
         }
         let (name, text) = &parse;
@@ -51,6 +51,9 @@ impl Session {
         };
         match found {
             Ok((meaning, leave)) => {
+                if self.is_lent() {
+                    self.server.texts_in_flight += frame.body.len();
+                }
                 let change = NameChange::set(Name::statement(name), meaning);
                 self.pipelined(frame.header, Request::Parse, change, leave)
             }

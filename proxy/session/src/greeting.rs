@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use super::read_only::Reported;
+use super::access_mode::Reported;
 use super::text_settings::Reports;
 use crate::wire::backend::{self, tag};
 use crate::wire::encode;

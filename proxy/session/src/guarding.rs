@@ -1,16 +1,20 @@
 //! Setting the read-only guard, and refusing what may write while it is in doubt.
 
-use pgpalisade_policies::{Analysis, Chain, Class, Control, Statement};
+use std::sync::Arc;
+
+use pgpalisade_policies::{Analysis, Chain, Class, Control, Statement, TextEncoding, classify};
 
 use super::action::{Action, Prerequisite, Refused};
 use super::in_flight::Request;
 use super::judgement::{Judged, lifetime};
 use super::read_only::{AccessChange, WriteAccess};
 use super::{ReadWriteRequest, Session};
-use crate::fence::{Leave, Name, Pipeline, PreparedText, Unguarded, end_of_failed};
-use crate::rejection::Rejection;
+use crate::fence::{Leave, Name, Pipeline, PreparedText, Unguarded, Unmet, end_of_failed};
+use crate::rejection::{Rejection, RejectionKind};
 use crate::wire::backend::TransactionStatus;
+use crate::wire::encode;
 use crate::wire::frontend::{self, FrontendTag};
+use crate::wire::header::Header;
 
 impl Session {
     /// Change of the access mode that comes before anything else is sent.
@@ -181,6 +185,36 @@ impl Session {
         writes.then(|| Box::new(Rejection::declared_after_an_end()))
     }
 
+    /// Sends a BEGIN of the proxy's in place of one with READ WRITE, if that is why it is refused. The transaction is
+    /// read-only until it declares a token, as after a plain BEGIN.
+    pub(super) fn begin_guarded(
+        &mut self,
+        unmet: &Unmet,
+        refused: &Judged<'_>,
+        request: Request,
+    ) -> Option<Action> {
+        let begin = guarded_begin(unmet, refused, request)?;
+        let verdict = Arc::new(classify(begin.as_bytes(), TextEncoding::Utf8));
+        let judged = Judged {
+            verdict: &verdict,
+            text: begin.as_bytes(),
+        };
+        let body = [begin.as_bytes(), b"\0"].concat();
+        let header = Header {
+            tag: b'Q',
+            body_len: body.len(),
+        };
+        Some(match self.decide(header, &judged, Request::Query) {
+            // The permission is for this text.
+            Action::Forward(_) => {
+                encode::put_raw(&mut self.output.to_server, header.tag, &body);
+                self.client.pipeline = Pipeline::Closed;
+                Action::Discard
+            }
+            other => other,
+        })
+    }
+
     /// Change of the access mode before a text that binds a token, so that the rest of the text can write. The
     /// transaction of an open pipeline may have its snapshot: there the change waits until a message needs it.
     pub(super) fn set_access_before_binding(
@@ -209,6 +243,43 @@ impl Session {
             self.server.read_only.due_outside(WriteAccess::MayWrite)
         }
     }
+}
+
+/// The text without READ WRITE if that is why it is refused, and it is one BEGIN of nothing but words.
+pub(super) fn guarded_begin(
+    unmet: &Unmet,
+    judged: &Judged<'_>,
+    request: Request,
+) -> Option<String> {
+    // One with a stale token is told so.
+    let may_read = |rejection: &Rejection| {
+        matches!(
+            rejection.kind,
+            RejectionKind::NoToken | RejectionKind::Policy
+        )
+    };
+    let (Unmet::Refuse(rejection), [begin]) = (unmet, &*judged.verdict.statements) else {
+        return None;
+    };
+    let is_begin = matches!(&*begin.controls, [Control::Begin { .. }]);
+    let text = str::from_utf8(judged.text).ok()?;
+    let is_word = |char: char| char.is_ascii_alphabetic() || ",; \t\n\r".contains(char);
+    let is_plain = text.chars().all(is_word);
+    if !may_read(rejection) || !is_begin || !is_plain || request != Request::Query {
+        return None;
+    }
+    let words = text.split(|char: char| !char.is_ascii_alphabetic());
+    let mut words = words.filter(|word| !word.is_empty()).peekable();
+    let mut kept = Vec::new();
+    let mut has_read_write = false;
+    while let Some(word) = words.next() {
+        let is_read = word.eq_ignore_ascii_case("read");
+        match words.next_if(|next| is_read && next.eq_ignore_ascii_case("write")) {
+            Some(_) => has_read_write = true,
+            None => kept.push(word),
+        }
+    }
+    has_read_write.then(|| kept.join(" "))
 }
 
 fn may_hide_a_write(meaning: &PreparedText) -> bool {

@@ -16,13 +16,10 @@ use super::lending::Tenancy;
 use super::lookup::NamesHere;
 use super::names::EXCERPT_MAX;
 use super::read_only::{AccessChange, WriteAccess};
-use super::tokens::TokenRequest;
+use super::token_request::TokenRequest;
 use crate::fence::traceparent::Traceparent;
-use crate::fence::{
-    Admitted, Leave, Permit, Pipeline, Plan, PreparedNames, Situation, TokenValue, Unmet,
-};
-use crate::rejection::{Enforcement, Rejection, RejectionKind};
-use crate::wire::encode;
+use crate::fence::{Admitted, Leave, Permit, Plan, PreparedNames, Situation, TokenValue, Unmet};
+use crate::rejection::{Enforcement, Rejection};
 use crate::wire::header::Header;
 
 /// A verdict and its text.
@@ -246,8 +243,8 @@ impl Session {
     /// Next step before a text is refused, or its declaration is made.
     fn before_unmet(&mut self, unmet: Unmet, judged: &Judged<'_>, request: Request) -> Action {
         let verdict = judged.verdict;
-        if let Some(begin) = guarded_begin(&unmet, judged, request) {
-            return self.begin_guarded(&begin);
+        if let Some(action) = self.begin_guarded(&unmet, judged, request) {
+            return action;
         }
         let opens = |value| self.client.fence.opens(value);
         if matches!(&unmet, Unmet::Declare(value) if opens(value))
@@ -260,30 +257,6 @@ impl Session {
             Unmet::Refuse(_) => None,
         };
         self.meet(unmet, Refused::of(request), Some(judged), change)
-    }
-
-    /// Sends a BEGIN of the proxy's in place of one with READ WRITE. The transaction is read-only until it declares a
-    /// token, as after a plain BEGIN.
-    fn begin_guarded(&mut self, begin: &str) -> Action {
-        let verdict = Arc::new(classify(begin.as_bytes(), TextEncoding::Utf8));
-        let judged = Judged {
-            verdict: &verdict,
-            text: begin.as_bytes(),
-        };
-        let body = [begin.as_bytes(), b"\0"].concat();
-        let header = Header {
-            tag: b'Q',
-            body_len: body.len(),
-        };
-        match self.decide(header, &judged, Request::Query) {
-            // The permission is for this text.
-            Action::Forward(_) => {
-                encode::put_raw(&mut self.output.to_server, header.tag, &body);
-                self.client.pipeline = Pipeline::Closed;
-                Action::Discard
-            }
-            other => other,
-        }
     }
 
     /// Next step before a text is sent that may pass: write access for its declaration, or for SHOW what only the
@@ -351,39 +324,6 @@ impl Session {
         self.prepared().is_binding = true;
         Some(change)
     }
-}
-
-/// The text without READ WRITE if that is why it is refused, and it is one BEGIN of nothing but words.
-fn guarded_begin(unmet: &Unmet, judged: &Judged<'_>, request: Request) -> Option<String> {
-    // One with a stale token is told so.
-    let may_read = |rejection: &Rejection| {
-        matches!(
-            rejection.kind,
-            RejectionKind::NoToken | RejectionKind::Policy
-        )
-    };
-    let (Unmet::Refuse(rejection), [begin]) = (unmet, &*judged.verdict.statements) else {
-        return None;
-    };
-    let is_begin = matches!(&*begin.controls, [Control::Begin { .. }]);
-    let text = str::from_utf8(judged.text).ok()?;
-    let is_word = |char: char| char.is_ascii_alphabetic() || ",; \t\n\r".contains(char);
-    let is_plain = text.chars().all(is_word);
-    if !may_read(rejection) || !is_begin || !is_plain || request != Request::Query {
-        return None;
-    }
-    let words = text.split(|char: char| !char.is_ascii_alphabetic());
-    let mut words = words.filter(|word| !word.is_empty()).peekable();
-    let mut kept = Vec::new();
-    let mut has_read_write = false;
-    while let Some(word) = words.next() {
-        let is_read = word.eq_ignore_ascii_case("read");
-        match words.next_if(|next| is_read && next.eq_ignore_ascii_case("write")) {
-            Some(_) => has_read_write = true,
-            None => kept.push(word),
-        }
-    }
-    has_read_write.then(|| kept.join(" "))
 }
 
 /// Beginning of a text, for the record of a rejection.

@@ -11,7 +11,6 @@ use std::marker::PhantomData;
 
 use super::in_flight::{Counts, InFlight, Origin, Request, access_show};
 use super::name_change::NameChange;
-use super::statements::NAMES_BYTES_MAX;
 use crate::fence::{Name, NameSpace, PreparedText};
 use crate::rejection::Rejection;
 use crate::wire::backend::tag;
@@ -68,8 +67,6 @@ pub struct Ledger {
     counts: Counts,
     /// Whether a request that was answered may have written in the open transaction.
     wrote: bool,
-    /// Bytes of texts that are kept, of those sent since nothing was in flight.
-    texts: usize,
 }
 
 /// The server's treatment of what it is sent now.
@@ -105,19 +102,6 @@ impl Ledger {
         entry.counts = entry.counts();
         self.counts += entry.counts;
         self.in_flight.push_back(entry);
-    }
-
-    /// Whether there is room for a text of this length, beside those in flight. Then it is noted.
-    pub(super) fn makes_room_for(&mut self, text: usize) -> bool {
-        if self.in_flight.is_empty() {
-            self.texts = 0;
-        }
-        let texts = self.texts + text;
-        let has_room = self.texts == 0 || texts <= NAMES_BYTES_MAX;
-        if has_room {
-            self.texts = texts;
-        }
-        has_room
     }
 
     /// Whether a request after the one being answered runs anything.

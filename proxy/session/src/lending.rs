@@ -17,7 +17,7 @@ use super::greeting::Greeting;
 use super::in_flight::{Origin, Request};
 use super::names::Names;
 use super::settings::Texts;
-use super::tokens::TokenRequest;
+use super::token_request::TokenRequest;
 use super::{ClientHalf, Identity, Output, ServerHalf, Session, injected, lookup, text_settings};
 use crate::fence::{HeldTokens, Name, ServerText, SessionFence};
 use crate::rejection::Rejection;

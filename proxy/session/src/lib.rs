@@ -10,6 +10,7 @@
 //! transactions a session can be [parted](Session::part), and the server connection [lent](Session::lend) to another
 //! client.
 
+pub mod access_mode;
 pub mod action;
 mod backend;
 pub mod command_tag;
@@ -39,6 +40,7 @@ pub mod settings;
 mod shown;
 mod statements;
 pub mod text_settings;
+pub mod token_request;
 mod token_text;
 pub mod tokens;
 pub mod unserved;
@@ -56,13 +58,14 @@ use pgpalisade_wire as wire;
 use crate::fence::{Fence, HeldTokens, Identified, Pipeline, SessionFence, SessionState, Taken};
 use crate::rejection::Rejection;
 use crate::wire::backend::TransactionStatus;
+use access_mode::Reported;
 use action::{RecordedRefusal, Waiting};
 use endings::FinalError;
 use greeting::{Greeting, ReportedSettings};
 use ledger::Ledger;
 use lending::Tenancy;
 use names::Names;
-use read_only::{ReadOnlyGuard, Reported};
+use read_only::ReadOnlyGuard;
 use settings::{Settings, Texts};
 use statements::Statements;
 use text_settings::{Reports, TextSettings};
@@ -182,6 +185,8 @@ pub struct ServerHalf {
     has_run_more_than_reads: bool,
     /// Whether a DISCARD ALL has completed, and nothing was sent since. Its ReadyForQuery is still to come.
     is_discarded: bool,
+    /// Bytes of the texts to parse that were sent since nothing was in flight, and are kept.
+    texts_in_flight: usize,
     /// Error with which the connection ends, kept until it is closed.
     final_error: Option<FinalError>,
 }
@@ -214,6 +219,7 @@ impl ServerHalf {
             applied: None,
             has_run_more_than_reads: false,
             is_discarded: false,
+            texts_in_flight: 0,
             final_error: None,
         }
     }

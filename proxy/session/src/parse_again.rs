@@ -16,6 +16,7 @@ use super::ledger::Sent;
 use super::lending::Tenancy;
 use super::lookup::{self, Unclear};
 use super::name_change::NameChange;
+use super::statements::NAMES_BYTES_MAX;
 use super::text_settings;
 use super::{Session, injected};
 use crate::fence::{Classified, Described, Name, Pipeline, PreparedText, Source};
@@ -63,6 +64,15 @@ impl Session {
             return Ok(());
         }
         self.find_statement(name).map(drop)
+    }
+
+    /// Whether a text of this length may be kept beside those in flight.
+    pub(super) fn has_room_for_text(&mut self, len: usize) -> bool {
+        let server = &mut self.server;
+        if server.ledger.is_empty() {
+            server.texts_in_flight = 0;
+        }
+        server.texts_in_flight == 0 || server.texts_in_flight + len <= NAMES_BYTES_MAX
     }
 
     /// Source of a statement that is parsed now, if it means the same in another server connection.

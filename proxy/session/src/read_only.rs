@@ -7,14 +7,11 @@
 //!
 //! Source: <https://www.postgresql.org/docs/current/runtime-config-client.html#GUC-DEFAULT-TRANSACTION-READ-ONLY>
 
-pub use pgpalisade_policies::DEFAULT_READ_ONLY;
-use pgpalisade_policies::{Access, AccessShow, Control, Lifetime, Statement, parse_bool};
+use pgpalisade_policies::{Access, AccessShow, Control, Lifetime, Statement};
 
+use super::access_mode::{IN_HOT_STANDBY, Reported};
 use crate::fence::{Guard, Leave, TransactionAccess, ends_transaction};
 use crate::wire::backend::TransactionStatus;
-
-/// Reported by PostgreSQL 14 and later. All transactions of a standby are read-only.
-pub const IN_HOT_STANDBY: &str = "in_hot_standby";
 
 /// Whether a session's tokens let it write at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,32 +56,6 @@ enum ReadWriteChange {
     Committed,
     /// An error has undone it, unless a savepoint or a commit came after it.
     Undone,
-}
-
-/// The two settings that the server reports unasked.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Reported {
-    /// [`DEFAULT_READ_ONLY`], if reported: PostgreSQL 14 and later do.
-    default: Option<Access>,
-    /// [`IN_HOT_STANDBY`] as an access mode: a standby is read-only.
-    server: Option<Access>,
-}
-
-impl Reported {
-    /// Default access mode, if reported.
-    #[must_use]
-    pub const fn default_access(&self) -> Option<Access> {
-        self.default
-    }
-
-    /// Notes a report.
-    pub fn note(&mut self, name: &[u8], value: &[u8]) {
-        if name == DEFAULT_READ_ONLY.as_bytes() {
-            self.default = parse(value);
-        } else if name == IN_HOT_STANDBY.as_bytes() {
-            self.server = parse(value);
-        }
-    }
 }
 
 /// The read-only guard of a session.
@@ -415,30 +386,11 @@ impl ReadOnlyGuard {
     }
 }
 
-/// Value as PostgreSQL writes it.
-#[must_use]
-pub const fn value(access: Access) -> &'static str {
-    match access {
-        Access::ReadOnly => "on",
-        Access::ReadWrite => "off",
-    }
-}
-
-/// Reads a value as PostgreSQL reads a Boolean: any unambiguous prefix of the words, in any case.
-#[must_use]
-pub fn parse(value: &[u8]) -> Option<Access> {
-    let is_on = parse_bool(str::from_utf8(value).ok()?.trim_ascii())?;
-    Some(if is_on {
-        Access::ReadOnly
-    } else {
-        Access::ReadWrite
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use pgpalisade_policies::{TextEncoding, classify};
 
+    use super::super::access_mode::DEFAULT_READ_ONLY;
     use super::*;
     use Access::{ReadOnly, ReadWrite};
     use TransactionStatus::{Idle, InTransaction};
@@ -747,23 +699,5 @@ mod tests {
         state(&mut asked);
         assert_eq!(shown_as(&asked, ReadOnly, ReadOnly), [None; 2]);
         assert_eq!(asked.tell(MayNotWrite, Some(ReadOnly)), None);
-    }
-
-    #[test]
-    fn booleans_are_read_as_postgresql_reads_them() {
-        for (value, expect) in [
-            ("on", Some(ReadOnly)),
-            ("TRUE", Some(ReadOnly)),
-            (" y ", Some(ReadOnly)),
-            ("1", Some(ReadOnly)),
-            ("of", Some(ReadWrite)),
-            ("n", Some(ReadWrite)),
-            ("0", Some(ReadWrite)),
-            ("o", None),
-            ("", None),
-            ("10", None),
-        ] {
-            assert_eq!(parse(value.as_bytes()), expect, "{value:?}");
-        }
     }
 }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use pgpalisade_policies::{Access, Leftover};
 
 use super::Session;
+use super::access_mode::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, value};
 use super::action::Disposition;
 use super::greeting::is_of_guard;
 use super::in_flight::InFlight;
-use super::read_only::{self, DEFAULT_READ_ONLY, IN_HOT_STANDBY, WriteAccess, value};
+use super::read_only::WriteAccess;
 use super::text_settings::decides_meaning;
 use super::unserved::Block;
 use crate::fence::TransactionAccess;
@@ -26,7 +27,7 @@ impl Session {
         let guard = &self.server.read_only;
         let told = self.client.told_access;
         let shown = first_column(row)
-            .and_then(read_only::parse)
+            .and_then(access_mode::parse)
             .and_then(|server| guard.shown_for(show, transaction, server, told));
         if let Some(shown) = shown {
             let row = encode::data_row([Some(value(shown))]);
@@ -62,7 +63,7 @@ impl Session {
             return Disposition::Relay;
         }
         // Any value but a clear "on" leaves the guard in doubt, so it is set again.
-        let reported = read_only::parse(reported).unwrap_or(Access::ReadWrite);
+        let reported = access_mode::parse(reported).unwrap_or(Access::ReadWrite);
         // The client may have known another value than the one that the proxy has changed.
         let access = if self.is_own_reply() {
             WriteAccess::MayNotWrite

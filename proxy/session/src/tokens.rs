@@ -1,148 +1,20 @@
-//! Tokens of a session: those to declare, those accepted, and those whose declaration was not answered.
+//! Tokens of a session: those accepted, and those whose declaration was not answered.
 
 use std::sync::Arc;
 
-use pgpalisade_authority::{Claim, Scope, Token};
+use pgpalisade_authority::{Scope, Token};
 use pgpalisade_policies::Mode;
 
 use super::endings::Ending;
+use super::token_request::{Declared, Obtained, TokenRequest};
 use super::{Identity, Met, Session, injected};
-use crate::fence::{
-    Fence, GrantMode, HeldToken, HeldTokens, Identified, Purpose, ServerText, SessionFence, Terms,
-    TokenValue,
-};
+use crate::fence::{HeldToken, HeldTokens, Identified, ServerText, TokenValue};
 use crate::rejection::Rejection;
 use crate::rejection::{Enforcement, RejectionKind};
 use crate::wire::encode::Severity;
 
 /// Accepted values of `fencing.token` that a session keeps.
 const ACCEPTED_MAX: usize = 256;
-
-/// Tokens to declare for a session, and on what terms.
-#[derive(Debug, Clone)]
-pub struct TokenRequest {
-    value: TokenValue,
-    /// Terms of each token.
-    terms: Box<[Terms]>,
-}
-
-/// Result of a declaration, or the refusal that counts.
-pub type Declared = Result<Obtained, Box<Rejection>>;
-
-/// Results of a declaration that the request does not tell.
-#[derive(Debug, Default)]
-pub struct Obtained {
-    /// Tokens of its takes. One whose refusal is only observed has none.
-    pub taken: Vec<(Scope, Token)>,
-    /// Refusals that were only observed.
-    pub observed: Vec<Rejection>,
-}
-
-impl TokenRequest {
-    /// Request for the tokens of `value`, on the terms of the session's policy.
-    #[must_use]
-    pub fn new(fence: &SessionFence, value: TokenValue) -> Self {
-        let claims = value.claims().iter();
-        let terms = claims.map(|(scope, _)| Terms {
-            purpose: purpose(fence, scope),
-            bounds: fence.rules().policy().bounds(scope.as_str()),
-        });
-        Self {
-            terms: terms.collect(),
-            value,
-        }
-    }
-
-    /// Request for tokens that were accepted before, for another server connection. So their marks are not lower, or
-    /// the scope was repaired meanwhile: none is raised.
-    pub(super) fn again(fence: &SessionFence, held: &HeldTokens) -> Self {
-        let mut again = Self::new(fence, held.value());
-        for (terms, token) in again.terms.iter_mut().zip(held.tokens()) {
-            if token.grant == GrantMode::Enforced {
-                raise_none(terms);
-            }
-        }
-        again
-    }
-
-    /// Request for the token of a term, which the proxy has declared itself. After a repair of the scope it must not
-    /// raise the mark again.
-    #[must_use]
-    pub fn of_term(fence: &SessionFence, value: TokenValue) -> Self {
-        let mut request = Self::new(fence, value);
-        request.terms.iter_mut().for_each(raise_none);
-        request
-    }
-
-    /// Value that states the tokens.
-    #[must_use]
-    pub const fn value(&self) -> &TokenValue {
-        &self.value
-    }
-
-    /// Claims of the value, each with its terms.
-    pub fn claims(&self) -> impl Iterator<Item = (&Scope, Claim, &Terms)> {
-        let claims = self.value.claims().iter().zip(&self.terms);
-        claims.map(|((scope, claim), terms)| (scope, *claim, terms))
-    }
-
-    /// Tokens that the session then holds, if any. `session` is `None` if it was not found, which only observing
-    /// allows.
-    fn tokens(
-        &self,
-        fence: &Fence,
-        obtained: &Obtained,
-        session: Option<Identified>,
-    ) -> Option<Arc<HeldTokens>> {
-        let tokens = self.claims().filter_map(|(scope, claim, terms)| {
-            let taken = || obtained.taken.iter().find(|(known, _)| known == scope);
-            Some(HeldToken {
-                mark: fence.mark(scope),
-                token: match claim {
-                    Claim::Token(token) => token,
-                    Claim::After(_) | Claim::Next | Claim::Lease(_) => taken()?.1,
-                },
-                timeline: session.map_or(u32::MAX, |session| session.cluster.timeline),
-                grant: match terms.purpose {
-                    Purpose::Admit => GrantMode::Enforced,
-                    Purpose::Observe | Purpose::ObserveUnregistered => GrantMode::Observed,
-                },
-            })
-        });
-        let tokens: Box<[_]> = tokens.collect();
-        (!tokens.is_empty()).then(|| Arc::new(HeldTokens::new(tokens)))
-    }
-
-    /// Whether it asks for a lease, which another session may hold.
-    #[must_use]
-    pub fn waits(&self) -> bool {
-        let mut claims = self.value.claims().iter();
-        claims.any(|(_, claim)| matches!(claim, Claim::Lease(_)))
-    }
-
-    /// Whether a refusal of any of its tokens would only be observed.
-    #[must_use]
-    pub fn is_only_observed(&self) -> bool {
-        let mut terms = self.terms.iter();
-        terms.all(|terms| terms.purpose != Purpose::Admit)
-    }
-}
-
-/// Refuses a token above the mark. An election does so anyway, for all but the leader's.
-fn raise_none(terms: &mut Terms) {
-    if terms.bounds.election().is_none() {
-        terms.bounds.max_step = Some(0);
-    }
-}
-
-/// Purpose of a declaration in this scope.
-fn purpose(fence: &SessionFence, scope: &Scope) -> Purpose {
-    match fence.mode(Some(scope)) {
-        Mode::Enforce => Purpose::Admit,
-        Mode::Observe if fence.rules().observes_session() => Purpose::ObserveUnregistered,
-        Mode::Observe => Purpose::Observe,
-    }
-}
 
 /// Tokens that the register has, or may have, for a session.
 #[derive(Debug, Default)]
@@ -226,8 +98,8 @@ impl Session {
     ///
     /// Ends the session if a declaration of a higher token was not answered.
     pub fn may_declare(&mut self, wanted: &TokenRequest) -> Result<(), Ending> {
-        let Some(scope) = self.server.registration.forbid(&wanted.value) else {
-            self.server.registration.note_declared(&wanted.value);
+        let Some(scope) = self.server.registration.forbid(wanted.value()) else {
+            self.server.registration.note_declared(wanted.value());
             return Ok(());
         };
         let why = "An earlier declaration of a higher token was not answered";
@@ -291,12 +163,12 @@ impl Session {
             }
             Err(rejection) => {
                 // Nobody has registered it if another one holds its only lease.
-                let is_alone = wanted.value.claims().len() == 1;
+                let is_alone = wanted.value().claims().len() == 1;
                 let is_held = rejection.kind == RejectionKind::LeaseHeld;
                 self.server.registration.exceeds_last |= !(is_alone && is_held);
                 if rejection.kind == RejectionKind::AuthorityUnavailable {
-                    let noted = self.server.registration.note_unanswered(&wanted.value);
-                    if noted.is_err() || self.may_be_replaced(&wanted.value) {
+                    let noted = self.server.registration.note_unanswered(wanted.value());
+                    if noted.is_err() || self.may_be_replaced(wanted.value()) {
                         return Err(self.end_unanswered(*rejection));
                     }
                 }
@@ -319,7 +191,7 @@ impl Session {
             held.stale().is_none() && tokens.all(|one| fence.is_accepted(one))
         };
         let mut accepted = self.server.registration.accepted().iter();
-        accepted.find(|held| held.is_for(&wanted.value) && counts(held))
+        accepted.find(|held| held.is_for(wanted.value()) && counts(held))
     }
 
     /// Puts the tokens of the startup packet, or of the listener, in force, and makes RESET return to them. Returns
@@ -334,7 +206,7 @@ impl Session {
         let text = if self.client.fence.is_given_tokens() || self.is_lent() {
             ServerText::Other
         } else {
-            ServerText::of(&wanted.value)
+            ServerText::of(wanted.value())
         };
         self.client.state.start_with(held, text);
         true

@@ -12,7 +12,7 @@ use pgpalisade_policies::{Analysis, Control, Effects, FencingVariable, Lifetime,
 use super::needs::Unmet;
 use super::permit::{Admitted, Basis, Grounds, Leave};
 use super::situation::{Pipeline, Situation};
-use crate::guard::{Guard, Unguarded, end_of_failed, ends_transaction};
+use crate::guard::{Guard, Unguarded, end_of_failed, ends_transaction, runs_if_failed};
 use crate::prepared::Name;
 use crate::rejection::{Rejection, WhyWrite};
 use crate::state::{ServerText, SessionState};
@@ -390,15 +390,6 @@ impl<'a> Walk<'a> {
             Ok(())
         }
     }
-}
-
-/// Whether the server executes a statement in a failed transaction: all but ROLLBACK TO then do a ROLLBACK, even
-/// PREPARE TRANSACTION: <https://www.postgresql.org/docs/current/sql-prepare-transaction.html>
-fn runs_if_failed(statement: &Statement) -> bool {
-    let ends =
-        |control: &Control| ends_transaction(control) || matches!(control, Control::RollbackTo(_));
-    // An unread statement may begin with a ROLLBACK.
-    statement.is_unread() || statement.controls.iter().any(ends)
 }
 
 #[cfg(test)]

@@ -5,16 +5,18 @@
 use std::borrow::Cow;
 use std::future::Future;
 use std::io;
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::BytesMut;
 use pgpalisade_fence::rejection::Rejection;
 use pgpalisade_takeover::{Primary, PrimaryTerm};
 use pgpalisade_tls::{Connector, SSL_REQUEST, SslMode, TlsError};
+use tokio::net::{TcpStream, UnixStream};
 
 use super::OpenError;
 use crate::hosts::UpstreamAddr;
-use crate::transport::{Socket, dial};
+use crate::transport::{SendBatch, Socket};
 use crate::worker::Worker;
 
 const RETRY: Duration = Duration::from_millis(100);
@@ -146,6 +148,25 @@ async fn dial_host(worker: &Worker, primary: Option<&Primary>) -> Result<Socket,
         }
     }
     Ok(socket)
+}
+
+/// Connects to PostgreSQL.
+///
+/// # Errors
+///
+/// The system's error for the last address tried.
+async fn dial(
+    addr: &UpstreamAddr,
+    keepalive: Option<Duration>,
+    sends: &Rc<SendBatch>,
+) -> io::Result<Socket> {
+    match addr {
+        UpstreamAddr::Tcp { host, port } => {
+            let stream = TcpStream::connect((host.as_str(), *port)).await?;
+            Socket::tcp(stream, keepalive, sends)
+        }
+        UpstreamAddr::Unix(path) => Socket::unix(UnixStream::connect(path).await?, sends),
+    }
 }
 
 /// Asks the server for TLS. It must answer with one byte and nothing more before the handshake (CVE-2021-23222).

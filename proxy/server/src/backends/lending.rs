@@ -14,10 +14,10 @@ use tokio::sync::oneshot;
 use super::OpenError;
 use super::cancel::cancel_request;
 use super::reset::has_settings;
+use crate::pooling::SharedLogin;
 use crate::pooling::backends::{Answer, Backend, Backends, Handed, Machine, Tokens};
 use crate::pooling::cancel_keys::{CancelKey, Cancellable};
 use crate::pooling::census::Census;
-use crate::pooling::{Admitted, SharedLogin};
 use crate::upstream::ServerSide;
 use crate::worker::Worker;
 
@@ -282,20 +282,8 @@ impl Drop for Seat {
     }
 }
 
-/// A client's login while it may wait for a server connection.
-struct LoginWait<'a> {
-    worker: &'a Rc<Worker>,
-    client: ClientId,
-}
-
-impl Drop for LoginWait<'_> {
-    fn drop(&mut self) {
-        leave(self.worker, self.client);
-    }
-}
-
 /// Takes a client out of the pool, and out of its queue.
-fn leave(worker: &Rc<Worker>, client: ClientId) {
+pub(super) fn leave(worker: &Rc<Worker>, client: ClientId) {
     if let Some(backends) = &worker.backends {
         backends.waiting.borrow_mut().remove(&client);
         backends.decide(worker, |pool, _| pool.left(client));
@@ -323,44 +311,8 @@ impl Drop for Lent {
     }
 }
 
-/// Has PostgreSQL decide on a login, by a new connection of the pool.
-pub(crate) async fn try_login(
-    worker: &Rc<Worker>,
-    client: ClientId,
-    login: SharedLogin,
-) -> Result<Admitted, OpenError> {
-    let Some(backends) = &worker.backends else {
-        return Err(OpenError::Closed);
-    };
-    let admissions = &worker.shared.pooling.admissions;
-    let _wait = LoginWait { worker, client };
-    let Handed {
-        id,
-        backend,
-        residue,
-    } = tokio::select! {
-        // First, because a connection that has been handed over must not be dropped unseen.
-        biased;
-        answer = borrow(worker, client, &login, Access::New, Activity::Idle) => answer?,
-        admitted = admissions.admitted(&login) => return Ok(admitted),
-    };
-    let greeting = Arc::clone(backend.half.greeting());
-    // Or during the login itself: then nobody would ask for this connection again.
-    let shared = admissions.find(&login, Instant::now());
-    if let Some((shared, _)) = shared.filter(|(shared, _)| *shared != login) {
-        backends.ended(worker, id);
-        tokio::task::spawn_local(Rc::clone(worker).says_goodbye(Some(backend)));
-        return Ok((shared, greeting));
-    }
-    backends.idle.borrow_mut().insert(id, backend);
-    backends.decide(worker, |pool, now| {
-        pool.given_back(now, id, Access::ReadOnly, residue);
-    });
-    Ok((login, greeting))
-}
-
 /// Waits for a server connection. A client that has begun nothing waits outside of the queue while the gate is shut.
-async fn borrow(
+pub(super) async fn borrow(
     worker: &Rc<Worker>,
     client: ClientId,
     login: &SharedLogin,

@@ -8,7 +8,7 @@ use pgpalisade_fence::{ReplicationPermit, SessionFence, TokenValue};
 use pgpalisade_logins::SessionLabel;
 use pgpalisade_policies::{Lifetime, Mode, PoolMode};
 use pgpalisade_rejection_log::RecordedStatement;
-use pgpalisade_session::tokens::TokenRequest;
+use pgpalisade_session::token_request::TokenRequest;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::error::LoginError;

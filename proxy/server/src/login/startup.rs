@@ -8,7 +8,7 @@ use pgpalisade_fence::TokenValueError;
 use pgpalisade_fence::rejection::Rejection;
 use pgpalisade_logins::{ClientAddr, SessionLabel};
 use pgpalisade_policies::{Access, Mistake};
-use pgpalisade_session::read_only;
+use pgpalisade_session::access_mode;
 use pgpalisade_wire::WireError;
 use pgpalisade_wire::startup::{self, StartupPacket, Version};
 use pgpalisade_wire::startup_options::{self, Setting};
@@ -119,7 +119,7 @@ fn is_replication(value: Option<&[u8]>) -> bool {
     match value {
         None => false,
         // Anything but a clear no is a yes.
-        Some(value) => match read_only::parse(value) {
+        Some(value) => match access_mode::parse(value) {
             Some(Access::ReadWrite) => false,
             Some(Access::ReadOnly) | None => true,
         },

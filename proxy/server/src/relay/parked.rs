@@ -17,7 +17,7 @@ use super::{ClientSide, End, REFUSAL_TIMEOUT, Relay};
 use crate::backends::OpenError;
 use crate::backends::lending::{Borrowed, Seat};
 use crate::pooling::backends::Tokens;
-use crate::session::tokens::TokenRequest;
+use crate::session::token_request::TokenRequest;
 use crate::session::unserved::Needs;
 use crate::session::{Activity, ClientHalf, Session};
 use crate::takeover::Lease;

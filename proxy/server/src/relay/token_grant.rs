@@ -14,7 +14,7 @@ use crate::forced_end::{Cause, ForcedEnd};
 use crate::rejection::{Bound, Rejection, RejectionKind};
 use crate::rejection_log::SessionLabel;
 use crate::session::read_only::AccessChange;
-use crate::session::tokens::{Declared, Obtained, TokenRequest};
+use crate::session::token_request::{Declared, Obtained, TokenRequest};
 use crate::session::{Identity, Met};
 use crate::takeover::{Acquired, DeclareError, Lease, SessionProbe, Takeover};
 

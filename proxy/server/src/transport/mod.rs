@@ -13,7 +13,7 @@ mod tests;
 pub(crate) use outbox::Outbox;
 pub use send_batch::Batching;
 pub(crate) use send_batch::{SendBatch, allowed_batching};
-pub(crate) use socket::{Lookout, Socket, dial};
+pub(crate) use socket::{Lookout, Socket};
 pub(crate) use stall::{Stall, StallLimit, Unsent};
 
 /// Size of the read buffer, shared by a worker's connections: a large result takes a quarter of the system calls of

@@ -15,7 +15,6 @@ use tokio::task::coop;
 use super::send_batch::{PART_MAX, SendBatch};
 use super::shared_stream::{SendState, SharedStream};
 use super::stream::Stream;
-use crate::hosts::UpstreamAddr;
 
 /// A peer that does not answer TCP probes is given up after about the configured idle time and `5 * interval`.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
@@ -381,25 +380,6 @@ impl Socket {
         if let Err(error) = closed.and_then(|()| self.try_write(&out)) {
             tracing::trace!(%error, "saying the end of TLS");
         }
-    }
-}
-
-/// Connects to PostgreSQL.
-///
-/// # Errors
-///
-/// The system's error for the last address tried.
-pub(crate) async fn dial(
-    addr: &UpstreamAddr,
-    keepalive: Option<Duration>,
-    sends: &Rc<SendBatch>,
-) -> io::Result<Socket> {
-    match addr {
-        UpstreamAddr::Tcp { host, port } => {
-            let stream = TcpStream::connect((host.as_str(), *port)).await?;
-            Socket::tcp(stream, keepalive, sends)
-        }
-        UpstreamAddr::Unix(path) => Socket::unix(UnixStream::connect(path).await?, sends),
     }
 }
 

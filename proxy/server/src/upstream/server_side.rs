@@ -79,11 +79,10 @@ impl ServerSide {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{Permissions, set_permissions, write};
-    use std::os::unix::fs::PermissionsExt;
     use std::rc::Rc;
     use std::time::Duration;
 
+    use pgpalisade_test_servers::tls::{Authority, Pair};
     use pgpalisade_tls::{ALPN, AcceptFiles, Acceptor, Connector, SslMode, SslSettings};
     use tokio::net::UnixStream;
 
@@ -91,16 +90,14 @@ mod tests {
     use crate::transport::{Batching, SendBatch, Socket};
 
     fn acceptor() -> Acceptor {
-        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::new();
+        let Pair { certificate, key } = authority.issue_local("server");
+        let client_ca = None;
         let files = AcceptFiles {
-            certificate: dir.path().join("crt"),
-            key: dir.path().join("key"),
-            client_ca: None,
+            certificate,
+            key,
+            client_ca,
         };
-        let made = rcgen::generate_simple_self_signed(vec!["db".to_owned()]).unwrap();
-        write(&files.certificate, made.cert.pem()).unwrap();
-        write(&files.key, made.signing_key.serialize_pem()).unwrap();
-        set_permissions(&files.key, Permissions::from_mode(0o600)).unwrap();
         Acceptor::load(&files, ALPN).unwrap()
     }
 

@@ -14,7 +14,7 @@ use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::frame::Frame;
 use super::super::lost_server::Step;
 use super::super::read_only::AccessChange;
-use super::super::tokens::{Declared, Obtained, TokenRequest};
+use super::super::token_request::{Declared, Obtained, TokenRequest};
 use super::super::unserved::Needs;
 use super::super::{ClientHalf, Identity, Met, ServerHalf, Session};
 use super::frames::{empty, error_body, parts, split};

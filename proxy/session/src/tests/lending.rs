@@ -5,7 +5,7 @@ use pgpalisade_policies::Leftover;
 
 use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::endings::Ending;
-use super::super::tokens::Obtained;
+use super::super::token_request::Obtained;
 use super::super::{Activity, Met, Session};
 use super::frames::{bind, error_body, execute, parse, query, strings, target};
 use super::subject::{Holds, MARK, Subject, fence, fresh, raise, session, sync, wanted};

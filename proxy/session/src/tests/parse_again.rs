@@ -6,7 +6,7 @@ use pgpalisade_policies::{Leftover, VerdictCache};
 
 use super::super::action::{Action, Disposition};
 use super::super::frame::Frame;
-use super::super::tokens::Obtained;
+use super::super::token_request::Obtained;
 use super::super::{Met, Session, statements};
 use super::frames::{bind, execute, message, parse, query, strings, target};
 use super::subject::{Holds, Subject, ahead, fresh, sync, wanted};

@@ -12,7 +12,7 @@ use rand::{Rng as _, SeedableRng as _};
 
 use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::frame::Frame;
-use super::super::tokens::Obtained;
+use super::super::token_request::Obtained;
 use super::conversation::{Client, Kind};
 use super::driver::{Authority, Course, Driver, Last, closing};
 use super::frames::{parts, query, split};

@@ -5,10 +5,11 @@ use pgpalisade_authority::{Claim, Scope, Token};
 use pgpalisade_policies::{Lifetime, TextEncoding};
 
 use super::super::Met;
+use super::super::access_mode::DEFAULT_READ_ONLY;
 use super::super::action::{Action, Disposition};
 use super::super::endings::Ending;
-use super::super::read_only::{AccessChange, DEFAULT_READ_ONLY};
-use super::super::tokens::Obtained;
+use super::super::read_only::AccessChange;
+use super::super::token_request::Obtained;
 use super::frames::{
     bind, empty, error_body, execute, message, parse, parts, query, row, split, strings,
 };

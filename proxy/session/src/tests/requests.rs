@@ -11,7 +11,7 @@ use pgpalisade_policies::{Mode, TextEncoding};
 
 use super::super::Met;
 use super::super::action::{Action, Prerequisite};
-use super::super::tokens::Obtained;
+use super::super::token_request::Obtained;
 use super::frames::{bind, bind_one, empty, execute, function_call, message, parse, query, target};
 use super::subject::{
     Holds, MARK, Subject, ahead, check_table, fence_in, identified, malformed, sync, wanted, word,

@@ -8,13 +8,14 @@ use bytes::BytesMut;
 use pgpalisade_authority::{Backend, Cluster, Mark, Scope, Token};
 use pgpalisade_policies::{Mode, Policy, VerdictCache, Who};
 
+use super::super::access_mode::{DEFAULT_READ_ONLY, Reported};
 use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::frame::Frame;
 use super::super::greeting::{Greeting, ReportedSettings};
 use super::super::in_flight::{Origin, Request};
-use super::super::read_only::{AccessChange, DEFAULT_READ_ONLY, Reported};
+use super::super::read_only::AccessChange;
 use super::super::text_settings::Reports;
-use super::super::tokens::{Declared, Obtained, TokenRequest};
+use super::super::token_request::{Declared, Obtained, TokenRequest};
 use super::super::{Beginning, Met, ServerHalf, Session};
 use super::frames::{bind, empty, execute, message, parse, parts, query, split, strings};
 use crate::fence::mark_cache::MarkCache;
