@@ -33,6 +33,11 @@ fn a_token_opens_and_its_loss_closes() {
     wire.ok("BEGIN; SET LOCAL fencing.token = 5; INSERT INTO jobs VALUES (7); COMMIT");
     assert_refused(&wire.query("SELECT writes()"), "25006", b'I');
     assert_eq!(committed(&stage), ["7", "99"]);
+    let mut wire = stage.leader("5");
+    for token in ["''", "'other=1'"] {
+        wire.ok(&format!("SET fencing.token = {token}"));
+        wire.ok("RESET fencing.token; INSERT INTO jobs SELECT count(*) FROM jobs");
+    }
 }
 
 /// After its first query a read-only transaction cannot change its mode; the error says what to do.

@@ -29,8 +29,8 @@ pub struct Plan {
     pub leave: Leave,
     /// Read-only guard after the text.
     pub guard: Guard,
-    /// Whether a SET in it, or a RESET as its only statement, lets the session write. A token that is restored after
-    /// other statements does not count: they run without it.
+    /// Whether a SET in it lets the session write, or a RESET before all that can. After that a token that comes back
+    /// does not count: what came before it ran without it.
     pub declares: bool,
     /// Whether it changes or shows a token, or ends a transaction that has set one.
     pub settles: bool,
@@ -53,6 +53,7 @@ impl Situation<'_> {
             state: Cow::Borrowed(self.state),
             failed: self.state.is_failed(),
             wrote: self.wrote,
+            may_hide: false,
             could_write: self.fence.may_write(self.state.token()),
             used: Vec::new(),
             grounds: Grounds::none(),
@@ -136,6 +137,8 @@ struct Walk<'a> {
     state: Cow<'a, SessionState>,
     failed: bool,
     wrote: bool,
+    /// Whether a write may hide in an earlier statement.
+    may_hide: bool,
     /// Whether the session may write, or could at an earlier statement: PostgreSQL then lets it.
     could_write: bool,
     /// Tokens by which earlier statements of the text may write.
@@ -166,6 +169,7 @@ impl<'a> Walk<'a> {
         self.plan.guard = self.plan.guard.after(statement);
         let goes_on = !statement.controls.iter().any(ends_transaction);
         self.wrote |= statement.may_have_written() && may_write && goes_on;
+        self.may_hide |= statement.may_hide_a_write();
         Ok(())
     }
 
@@ -185,8 +189,7 @@ impl<'a> Walk<'a> {
                 self.could_write = true;
                 // RESET brings back the token of the connection string.
                 let is_reset = matches!(control, Control::ResetFencing { .. });
-                let is_alone = self.statements.len() == 1;
-                self.plan.declares |= control.sets_token() || (is_reset && is_alone);
+                self.plan.declares |= control.sets_token() || (is_reset && !self.may_hide);
             }
         }
         if ends_transaction(control) {

@@ -319,7 +319,10 @@ fn the_plan_of_a_text() {
     let accepted = || Session::new("").accepted("5");
     let mut set = accepted().inside();
     set.apply("SET fencing.token = 5");
-    let (of_set, back) = ("SET fencing.token = 5", "RESET ALL; TABLE t");
+    let (of_set, back) = ("SET fencing.token = 5", "RESET fencing.token; SELECT f()");
+    let mut laid_down = Session::new("5");
+    laid_down.apply("SET fencing.token = ''");
+    let late = "SELECT f(); RESET fencing.token; SELECT f()";
     let hides = "SET fencing.token = 5; SELECT f()";
     for (session, text, declares, settles, leave) in [
         (&accepted(), "SELECT f()", false, false, Leave::Read),
@@ -331,8 +334,9 @@ fn the_plan_of_a_text() {
         (&set, "RELEASE s; SELECT 1", false, true, Leave::Read),
         (&set, "SELECT f()", false, false, Leave::ReadUnguarded),
         (&set, "SELECT 1", false, false, Leave::Read),
+        (&laid_down, back, true, true, Leave::ReadUnguarded),
         // A token that comes back lets the statements before it write nothing.
-        (&Session::new("5"), back, false, true, Leave::ReadUnguarded),
+        (&laid_down, late, false, true, Leave::ReadUnguarded),
     ] {
         let plan = plan(session, text);
         let found = (plan.declares, plan.settles, plan.leave);
