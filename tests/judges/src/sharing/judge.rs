@@ -6,8 +6,8 @@
 //! - A takeover ends the connections of lower tokens: an error, or the end of a client that keeps its connection.
 //! - What a function has left, `currval`, and the process may be gone: a fresh session says the same.
 //! - A statement that was parsed before a change of `DateStyle` and the like may be unknown.
-//! - A server process analyses its prepared statements again once it has a schema for temporary objects, also under a
-//!   later `DateStyle`. The process of one of the two may have had it before.
+//! - Server processes analyse their prepared statements again once one of them has made its schema for temporary
+//!   objects, also under a later `DateStyle`. Through the proxy or directly it may have been there before.
 //! - A setting with a dot that was reset is empty instead of NULL: [`looks`](super::looks) take them for equal.
 //! - `pg_prepared_statements` lacks statements of the protocol that were not used there, and has some of one's own that
 //!   were closed elsewhere.
@@ -44,6 +44,8 @@ pub struct Judge<'a> {
     /// Through the proxy, and directly.
     notified: [[Vec<String>; 2]; 2],
     pids: [BTreeSet<String>; 2],
+    /// Whether a client may have made temporary objects.
+    has_temporary: bool,
     verdict: Verdict,
 }
 
@@ -63,6 +65,7 @@ impl<'a> Judge<'a> {
             greatest: 0,
             notified: Default::default(),
             pids: Default::default(),
+            has_temporary: false,
             verdict: Verdict::default(),
         }
     }
@@ -177,6 +180,7 @@ impl<'a> Judge<'a> {
             rest = later;
             let heard = self.without_notifications(who, own, 0);
             self.verdict.errors.extend(errors(&heard));
+            self.has_temporary |= makes_temporary(cycle);
             if errors(&heard).iter().any(|error| is_refusal(error)) {
                 self.refused(who, cycle, &heard);
             } else if errors(&heard) == ["26000"]
@@ -252,7 +256,7 @@ impl<'a> Judge<'a> {
             return;
         };
         let has_hidden = twin.has_hidden;
-        let is_same = if twin.has_temporary {
+        let is_same = if self.has_temporary {
             same_but_for_dates
         } else {
             same
@@ -406,4 +410,10 @@ impl<'a> Judge<'a> {
             }
         }
     }
+}
+
+fn makes_temporary(cycle: &Cycle) -> bool {
+    let parts = ["TEMP ", "FUNCTION pg_temp", "public.leaves"];
+    let mut texts = cycle.messages.iter().map(ToString::to_string);
+    texts.any(|text| parts.into_iter().any(|part| text.contains(part)))
 }

@@ -17,8 +17,6 @@ pub(super) struct Twin {
     pub(super) may_be_lost: bool,
     /// A library.
     pub(super) has_loaded: bool,
-    /// Whether there may be a schema for temporary objects.
-    pub(super) has_temporary: bool,
 }
 
 impl Twin {
@@ -33,7 +31,6 @@ impl Twin {
             local_token: None,
             may_be_lost: false,
             has_loaded: false,
-            has_temporary: false,
         }
     }
 
@@ -52,8 +49,6 @@ impl Twin {
     ) {
         let failed = !errors(heard).is_empty();
         let of_startup = startup.map(|relative| token(relative, number));
-        let mut texts = cycle.messages.iter().map(ToString::to_string);
-        self.has_temporary |= texts.any(|text| makes_temporary(&text));
         match cycle.kind {
             Kind::Hidden => {
                 self.has_hidden = true;
@@ -87,9 +82,4 @@ impl Twin {
             self.may_be_lost = false;
         }
     }
-}
-
-fn makes_temporary(text: &str) -> bool {
-    let parts = ["TEMP ", "FUNCTION pg_temp", "public.leaves"];
-    parts.into_iter().any(|part| text.contains(part))
 }
