@@ -157,7 +157,7 @@ impl OpenError {
             ),
             Self::NotSet => advice(
                 "58000",
-                "PostgreSQL refused a SET that this client had run, or did not answer.",
+                "PostgreSQL refused a SET that this client had run.",
                 "Connect again.",
             ),
             Self::NotLetIn(_, why) => Advice {

@@ -1,9 +1,9 @@
 //! A client's settings go with it from server connection to server connection.
 
-use pgpalisade_test_servers::machine::wait_until;
+use pgpalisade_test_servers::machine::{Signal, pause, signal, wait_until};
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Message, Wire, errors, trusted};
+use pgpalisade_test_servers::wire::{Batch, Message, Wire, errors, pretty, tags, trusted};
 
 use super::{MOMENT, backend, with};
 
@@ -217,6 +217,27 @@ fn no_function_runs_with_the_settings() {
             .count(),
         1
     );
+}
+
+/// Nothing of the client was sent there: it gets another one.
+#[test]
+fn a_connection_may_end_while_it_gets_settings() {
+    let stage = stage("1", "auto");
+    for of_other in ["SELECT 1", "SET work_mem = '456kB'"] {
+        let (mut one, mut other) = (stage.plain(), stage.plain());
+        one.ok("SET work_mem = '123kB'");
+        other.ok(of_other);
+        let process = backend(&mut other).parse().unwrap();
+        pause(process);
+        one.send(&Batch::new().query("SHOW work_mem"));
+        std::thread::sleep(MOMENT);
+        signal(process, Signal::TERM);
+        signal(process, Signal::CONT);
+        let answer = one.until_ready();
+        assert_eq!(tags(&answer), "T D C ZI", "{}", pretty(&answer));
+        assert_eq!(answer[1].row(), ["123kB"]);
+        assert_ne!(backend(&mut one), process.to_string());
+    }
 }
 
 #[test]

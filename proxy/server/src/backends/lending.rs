@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use super::OpenError;
 use super::cancel::cancel_request;
-use super::reset::has_settings;
+use super::reset::{RESET_WITHIN, Unfit, has_settings};
 use crate::pooling::SharedLogin;
 use crate::pooling::backends::{Answer, Backend, Backends, Handed, Machine, Tokens};
 use crate::pooling::cancel_keys::{CancelKey, Cancellable};
@@ -218,21 +218,25 @@ impl Seat {
                     .as_ref()
                     .is_some_and(|census| census.is_due())
             };
-            if residue == Residue::Perhaps && (settings.is_some() || is_census_due()) {
+            let must_prepare = match residue {
+                Residue::Perhaps => settings.is_some() || is_census_due(),
+                Residue::None => !has_settings(&backend, settings),
+            };
+            if must_prepare {
                 let begun = Instant::now();
-                let Some(reset) = Box::pin(worker.reset_in_time(backend)).await else {
-                    // All of them may hang, and each takes its time.
-                    hung += begun.elapsed();
-                    let shared = worker.shared.pooling.shared.as_ref();
-                    if shared.is_some_and(|(limits, _)| limits.wait <= hung) {
-                        return Err(OpenError::NoPlace);
+                match Box::pin(worker.prepare(backend, residue, settings)).await {
+                    Ok(prepared) => (backend, residue) = (prepared, Residue::None),
+                    Err(Unfit::Refuses) => return Err(OpenError::NotSet),
+                    Err(Unfit::Ended) => {
+                        // All of them may hang, and each takes its time.
+                        hung += begun.elapsed();
+                        let shared = worker.shared.pooling.shared.as_ref();
+                        if shared.is_some_and(|(limits, _)| limits.wait.max(RESET_WITHIN) <= hung) {
+                            return Err(OpenError::NoPlace);
+                        }
+                        continue;
                     }
-                    continue;
-                };
-                (backend, residue) = (reset, Residue::None);
-            }
-            if residue == Residue::None && !has_settings(&backend, settings) {
-                backend = Box::pin(worker.with_settings(backend, settings)).await?;
+                }
             }
             self.cancel_key.lend(&backend.cancellable);
             return Ok((lent, backend, residue));

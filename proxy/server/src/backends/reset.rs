@@ -8,14 +8,14 @@ use std::task::{Poll, ready};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use pgpalisade_pool::BackendId;
+use pgpalisade_pool::{BackendId, Residue};
 use pgpalisade_session::action::Disposition;
 use pgpalisade_session::settings::Texts;
 use pgpalisade_session::{ServerHalf, Session};
 use pgpalisade_wire::backend::tag;
 use pgpalisade_wire::header::HEADER_LEN;
 
-use super::{OpenError, next_message};
+use super::next_message;
 use crate::metrics::Outcome;
 use crate::pooling::backends::Backend;
 use crate::pooling::census::{self, Found};
@@ -23,6 +23,14 @@ use crate::worker::Worker;
 
 /// Time for PostgreSQL to reset a connection, or to set what a client has set.
 pub(crate) const RESET_WITHIN: Duration = Duration::from_secs(5);
+
+/// Why a connection serves no client any more.
+pub(super) enum Unfit {
+    /// It has ended, or hangs.
+    Ended,
+    /// PostgreSQL refuses a statement of the proxy.
+    Refuses,
+}
 
 /// Whether a connection has exactly these settings of a client.
 pub(super) fn has_settings(backend: &Backend, wanted: Option<&Arc<Texts>>) -> bool {
@@ -61,23 +69,23 @@ impl Worker {
         reset.map(Box::new)
     }
 
-    /// Gives a connection the settings of a client.
-    pub(super) async fn with_settings(
+    /// Makes a connection as after a login of this client: without what another has left, and with its settings.
+    pub(super) async fn prepare(
         &self,
         mut backend: Box<Backend>,
+        residue: Residue,
         settings: Option<&Arc<Texts>>,
-    ) -> Result<Box<Backend>, OpenError> {
-        if backend.half.applied().is_some() {
-            backend = self.reset_in_time(backend).await.ok_or(OpenError::NotSet)?;
+    ) -> Result<Box<Backend>, Unfit> {
+        if residue == Residue::Perhaps || backend.half.applied().is_some() {
+            backend = self.reset_in_time(backend).await.ok_or(Unfit::Ended)?;
         }
         let Some(texts) = settings else {
             return Ok(backend);
         };
-        let timers = self.shared.timers.clone();
-        let setting = timers
-            .timeout(RESET_WITHIN, set(self, *backend, texts))
-            .await;
-        let backend = setting.ok().flatten().ok_or(OpenError::NotSet)?;
+        let begin = |session: &mut Session| session.begin_settings(texts);
+        let setting = exchange(self, *backend, begin, Session::end_settings);
+        let set = self.shared.timers.clone().timeout(RESET_WITHIN, setting);
+        let (backend, _) = set.await.unwrap_or(Err(Unfit::Ended))?;
         Ok(Box::new(backend))
     }
 }
@@ -87,17 +95,12 @@ async fn reset(worker: &Worker, used: Backend) -> Option<Backend> {
     let census = used.census.clone().filter(|census| census.begin());
     let last = census.as_ref().map(|_| census::QUERY);
     let begin = |session: &mut Session| session.begin_reset(rand::random(), last);
-    let (reset, found) = exchange(worker, used, begin, Session::end_reset).await?;
+    let reset = exchange(worker, used, begin, Session::end_reset).await;
+    let (reset, found) = reset.ok()?;
     if let Some(census) = census {
         census.note(found);
     }
     Some(reset)
-}
-
-async fn set(worker: &Worker, reset: Backend, texts: &Arc<Texts>) -> Option<Backend> {
-    let begin = |session: &mut Session| session.begin_settings(texts);
-    let set = exchange(worker, reset, begin, Session::end_settings).await;
-    set.map(|(set, _)| set)
 }
 
 /// Sends what `begin` writes, and reads the replies. An error among them, or silence, ends the connection.
@@ -106,7 +109,7 @@ async fn exchange(
     used: Backend,
     begin: impl FnOnce(&mut Session),
     end: impl FnOnce(Session) -> Option<Box<ServerHalf>>,
-) -> Option<(Backend, Found)> {
+) -> Result<(Backend, Found), Unfit> {
     let Backend { half, mut side, .. } = used;
     let mut found = Found::Nothing;
     let mut session = Session::without_client(worker.fence_of_nobody(), half);
@@ -122,8 +125,10 @@ async fn exchange(
             bytes.extend_from_slice(scratch.front(read));
             Poll::Ready(io::Result::Ok(read))
         });
-        read.await.ok().filter(|read| *read > 0)?;
-        while let Some(message) = next_message(&mut bytes).ok()? {
+        if !read.await.is_ok_and(|read| read > 0) {
+            return Err(Unfit::Ended);
+        }
+        while let Some(message) = next_message(&mut bytes).map_err(|_| Unfit::Ended)? {
             let kind = message.first().copied().unwrap_or_default();
             let body = message.get(HEADER_LEN..).unwrap_or_default();
             if kind == tag::DATA_ROW {
@@ -131,11 +136,15 @@ async fn exchange(
             }
             match session.on_backend(kind, body) {
                 Disposition::Relay | Disposition::Drop => session.output().to_client.clear(),
-                Disposition::Terminated | Disposition::End(_) => return None,
+                Disposition::Terminated => return Err(Unfit::Ended),
+                Disposition::End(_) => return Err(Unfit::Refuses),
             }
         }
     }
-    let half = end(session)?;
+    let half = end(session).ok_or(Unfit::Refuses)?;
     let backend = Backend { half, side, ..used };
-    bytes.is_empty().then_some((backend, found))
+    bytes
+        .is_empty()
+        .then_some((backend, found))
+        .ok_or(Unfit::Ended)
 }
