@@ -11,6 +11,7 @@
     reason = "a test that cannot go on fails"
 )]
 
+mod due_timeout;
 mod encodings;
 mod malformed;
 mod names;

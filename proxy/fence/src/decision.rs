@@ -10,4 +10,3 @@ pub use needs::{Decision, Unmet};
 pub use permit::{Admitted, Basis, Leave, Permit};
 pub use plan::Plan;
 pub use situation::{Pipeline, Situation};
-pub use unread::CopyIn;

@@ -21,9 +21,7 @@ pub mod traceparent;
 use pgpalisade_authority::SCOPES_MAX;
 use pgpalisade_wire as wire;
 
-pub use decision::{
-    Admitted, Basis, CopyIn, Decision, Leave, Permit, Pipeline, Plan, Situation, Unmet,
-};
+pub use decision::{Admitted, Basis, Decision, Leave, Permit, Pipeline, Plan, Situation, Unmet};
 pub use guard::{Guard, TransactionAccess, Unguarded, end_of_failed, ends_transaction};
 pub use held_tokens::{GrantMode, HeldToken, HeldTokens, Identified, Purpose, Terms, TokenStatus};
 pub use pgpalisade_authority::{TokenValue, TokenValueError};

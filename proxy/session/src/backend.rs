@@ -20,6 +20,9 @@ use crate::wire::WireError;
 use crate::wire::backend::{self, TransactionStatus, first_column, tag};
 use crate::wire::encode::{self, Severity};
 
+/// A cancel request, or a timeout.
+const CANCELED: &[u8] = b"57014";
+
 /// The command tag of a SELECT that returned no row.
 const NO_ROW: &[u8] = b"SELECT 0";
 
@@ -265,6 +268,10 @@ impl Session {
             let error = WireError::DuringCopy(b'S');
             return self.end_for_violation(error).into();
         }
+        if sqlstate == CANCELED && self.server.ledger.may_be_skipped() && !fatal {
+            encode::put_raw(&mut self.output.to_client, tag::ERROR, body);
+            return self.end_for_violation(WireError::WithoutSync).into();
+        }
         if self.server.ledger.is_copying_in() {
             // Statements after the COPY in the same query may be ones to wait for.
             self.client.settles = true;
@@ -304,7 +311,7 @@ impl Session {
             }
             ReplyRoute::Swallow if is_resetting && self.is_lent() => Ending::ByServer.into(),
             // The client's cancel request hit the guard's statement, which is sent again.
-            ReplyRoute::Swallow if sqlstate == b"57014" && self.server.read_only.on_cancelled() => {
+            ReplyRoute::Swallow if sqlstate == CANCELED && self.server.read_only.on_cancelled() => {
                 Disposition::Drop
             }
             ReplyRoute::Swallow if matches!(self.client.block, Block::Entering(_)) => {

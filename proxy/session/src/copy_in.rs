@@ -3,7 +3,7 @@
 use super::Session;
 use super::action::{Action, Prerequisite, Refused};
 use super::in_flight::{InFlight, Request};
-use crate::fence::{CopyIn, Pipeline};
+use crate::fence::Pipeline;
 use crate::wire::frontend::FrontendTag;
 use crate::wire::header::Header;
 
@@ -21,13 +21,16 @@ impl Session {
 
     /// Decides COPY data and their end. Before the reply to the COPY they wait: only it shows whether the server
     /// takes what comes next for data or for a request.
+    ///
+    /// PostgreSQL ignores them outside of a COPY, unless a `statement_timeout` is due: its error, which drops the
+    /// message that was read last, would count as the reply to another request.
     pub(super) fn on_copy_message(&mut self, tag: FrontendTag, message: Header) -> Action {
         let (fence, ledger) = (&self.client.fence, &mut self.server.ledger);
-        let copy = match (ledger.is_copying_in(), ledger.is_empty()) {
-            (true, _) => CopyIn::Reading,
-            (false, true) => CopyIn::None,
+        match (ledger.is_copying_in(), ledger.is_empty()) {
+            (true, _) => {}
+            (false, true) => return Action::Discard,
             (false, false) => return Action::Need(Prerequisite::Replies),
-        };
+        }
         if tag == FrontendTag::CopyData {
             ledger.on_copy_data();
         } else {
@@ -38,7 +41,7 @@ impl Session {
         if tag == FrontendTag::CopyFail {
             return self.forward_harmless(message, None);
         }
-        match fence.admit_copy_data(message, copy, self.client.state.token()) {
+        match fence.admit_copy_data(message, self.client.state.token()) {
             Ok(permit) => self.forward(permit, None),
             Err(rejection) => self.refuse(rejection, Refused::CopyData, None),
         }

@@ -102,6 +102,10 @@ impl Session {
             match entry.request {
                 Request::Execute => self.server.text_settings.on_run(),
                 request if request.ends_cycle() => {
+                    if request != Request::Sync && self.client.pipeline == Pipeline::Open {
+                        self.server.ledger.end_pipeline();
+                        self.client.settles = true;
+                    }
                     self.server.text_settings.on_cycle_sent();
                     self.settle_changes();
                 }
@@ -217,17 +221,18 @@ impl Session {
             FrontendTag::Flush => Request::MalformedFlush,
             _ => Request::Malformed,
         };
+        let action = match self.client.fence.admit_malformed(frame.header, frame.body) {
+            Some(permit) => self.forward(permit, Some(InFlight::client(request, None))),
+            None => self
+                .end_for_violation(WireError::UnknownFrontendTag(0))
+                .into(),
+        };
         self.client.pipeline = if request.ends_cycle() {
             Pipeline::Closed
         } else {
             Pipeline::Open
         };
-        match self.client.fence.admit_malformed(frame.header, frame.body) {
-            Some(permit) => self.forward(permit, Some(InFlight::client(request, None))),
-            None => self
-                .end_for_violation(WireError::UnknownFrontendTag(0))
-                .into(),
-        }
+        action
     }
 
     /// Sends Flush if the server may hold replies back until then.

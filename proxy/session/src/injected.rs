@@ -174,6 +174,10 @@ pub(super) fn parse(
 ) {
     if !name.is_empty() {
         close(out, ledger, name);
+        // What cancels it cancels the Parse.
+        if let Some(close) = ledger.back_mut() {
+            close.origin = entry.origin;
+        }
     }
     message(out, b'P', &[name, b"\0", rest]);
     ledger.push_own(entry);

@@ -32,6 +32,10 @@ pub enum WireError {
     /// <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-COPY>
     #[error("unexpected message type {0:#04X} during COPY from stdin")]
     DuringCopy(u8),
+    /// A Query or FunctionCall that ended a pipeline, where an error may be its own or may have skipped it:
+    /// <https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-EXT-QUERY>
+    #[error("a query was sent in a pipeline without a Sync before it, and canceled")]
+    WithoutSync,
 }
 
 fn tag_name(tag: u8) -> String {

@@ -12,15 +12,6 @@ use crate::wire::frontend::{self, FrontendTag};
 use crate::wire::header::Header;
 use crate::{HeldTokens, SessionFence};
 
-/// State of a COPY FROM STDIN when its data arrive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CopyIn {
-    /// The server reads the data.
-    Reading,
-    /// Everything was answered and no COPY is running: the server discards the data.
-    None,
-}
-
 impl SessionFence {
     /// Basis of a permit if the session holds every current token that a text can need. It does not cover a text that
     /// changes the session. With `None`, the text must be looked at.
@@ -108,7 +99,7 @@ impl SessionFence {
         is_malformed.then(|| Permit::new(message, Basis::NotRequired))
     }
 
-    /// Permit for COPY data, or their end.
+    /// Permit for the data of a running COPY, or their end.
     ///
     /// # Errors
     ///
@@ -116,21 +107,15 @@ impl SessionFence {
     pub fn admit_copy_data(
         &self,
         message: Header,
-        copy: CopyIn,
         held: Option<&Arc<HeldTokens>>,
     ) -> Result<Permit, Box<Rejection>> {
-        let basis = match copy {
-            CopyIn::None => Basis::NotRequired,
-            CopyIn::Reading => {
-                // An observed refusal is on record with its statement, or will be with its COMMIT.
-                let mut grounds = Grounds::none();
-                match self.check_goes_on(&mut grounds, held) {
-                    Ok(()) => grounds.basis,
-                    Err(Unmet::Refuse(rejection)) => return Err(rejection),
-                    // The tokens are declared before its COMMIT.
-                    Err(Unmet::Declare(_)) => Basis::Exempt,
-                }
-            }
+        // An observed refusal is on record with its statement, or will be with its COMMIT.
+        let mut grounds = Grounds::none();
+        let basis = match self.check_goes_on(&mut grounds, held) {
+            Ok(()) => grounds.basis,
+            Err(Unmet::Refuse(rejection)) => return Err(rejection),
+            // The tokens are declared before its COMMIT.
+            Err(Unmet::Declare(_)) => Basis::Exempt,
         };
         Ok(Permit::new(message, basis))
     }

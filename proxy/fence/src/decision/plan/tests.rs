@@ -7,7 +7,7 @@ use super::*;
 use crate::mark_cache::MarkCache;
 use crate::rejection::RejectionKind;
 use crate::{
-    Admitted, Basis, Classified, CopyIn, Decision, Fence, GrantMode, HeldToken, NameSpace, Permit,
+    Admitted, Basis, Classified, Decision, Fence, GrantMode, HeldToken, NameSpace, Permit,
     PreparedNames, PreparedText, SCOPES_MAX, TokenValue,
 };
 
@@ -447,7 +447,7 @@ fn data_of_a_copy_and_classes_are_judged_as_writes_are() {
                 .map_err(|rejection| rejection.kind)
         };
         let held = state.token();
-        let found = basis(fence.admit_copy_data(QUERY, CopyIn::Reading, held));
+        let found = basis(fence.admit_copy_data(QUERY, held));
         assert_eq!(found, expect, "{token:?}");
         let admission = |effects: &Effects| {
             basis(match fence.admit_effects(QUERY, effects, held) {
