@@ -100,7 +100,7 @@ impl Assignment {
 
 /// Settings that do more than to have a value, by which texts are read, that are looked up by another one, or that have
 /// a second name.
-const NOT_RUN_AGAIN: [&str; 12] = [
+const NOT_RUN_AGAIN: [&str; 13] = [
     "role",
     "session_authorization",
     "client_encoding",
@@ -112,6 +112,8 @@ const NOT_RUN_AGAIN: [&str; 12] = [
     "default_text_search_config",
     "sort_mem",
     "vacuum_mem",
+    // Each new connection would end with the first error.
+    "exit_on_error",
     // PostgreSQL refuses it once there were temporary tables.
     "temp_buffers",
 ];
@@ -228,6 +230,8 @@ fn is_for_session(set: &VariableSetStmt) -> bool {
             VariableSetKind::VarSetDefault | VariableSetKind::VarReset,
             "role" | "session_authorization",
         ) => false,
+        // They end with the transaction, as what SET TRANSACTION sets.
+        (_, "transaction_isolation" | "transaction_read_only" | "transaction_deferrable") => false,
         (_, name) => !set.is_local && !is_ours(name),
     }
 }
@@ -328,6 +332,7 @@ mod tests {
             ("DISCARD TEMP", None),
             ("BEGIN READ WRITE", None),
             ("SET CONSTRAINTS ALL DEFERRED", None),
+            ("SET transaction_isolation = 'serializable'", None),
             ("SET work_mem = '1MB'", Some(Leftover::Setting)),
             ("RESET work_mem", Some(Leftover::Setting)),
             ("SET search_path TO a, b", Some(Leftover::Setting)),

@@ -252,6 +252,11 @@ impl Session {
     fn on_error(&mut self, body: &[u8]) -> Disposition {
         let fatal = backend::is_fatal(body);
         let sqlstate = backend::error_field(body, b'C').unwrap_or_default();
+        let is_refused_block = self.client.block == Block::Entering(TransactionStatus::Failed);
+        if fatal && is_refused_block && sqlstate != TERMINATED {
+            let message = b"with exit_on_error, no server connection stays in a failed transaction";
+            return self.end_for_own_statement(message).into();
+        }
         if fatal && (sqlstate == TERMINATED || self.outlives_server()) {
             // The client has sent what a COPY does not accept.
             if sqlstate == b"08P01" {
@@ -292,6 +297,17 @@ impl Session {
         }
         let is_resetting = self.is_resetting();
         match self.server.ledger.on_reply(tag::ERROR) {
+            ReplyRoute::Replace(rejection) => {
+                // With exit_on_error, any error is fatal.
+                let severity = if fatal {
+                    Severity::Fatal
+                } else {
+                    Severity::Error
+                };
+                rejection.encode(severity, &mut self.output.to_client);
+                self.on_read_write_refused(&rejection);
+                Disposition::Drop
+            }
             // A fatal error ends the session, whatever it answers.
             _ if fatal => Disposition::Relay,
             ReplyRoute::Relay => {
@@ -302,11 +318,6 @@ impl Session {
             }
             ReplyRoute::Swallow if origin == Origin::Outdated => {
                 self.tell_outdated();
-                Disposition::Drop
-            }
-            ReplyRoute::Replace(rejection) => {
-                rejection.encode(Severity::Error, &mut self.output.to_client);
-                self.on_read_write_refused(&rejection);
                 Disposition::Drop
             }
             ReplyRoute::Swallow if is_resetting && self.is_lent() => Ending::ByServer.into(),

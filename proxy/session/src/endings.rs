@@ -62,6 +62,9 @@ pub(super) enum FinalError {
 /// SQLSTATE of an end by an administrator or a takeover.
 pub(super) const TERMINATED: &[u8] = b"57P01";
 
+/// SQLSTATE of an end because another process of the server has crashed.
+const CRASHED: &[u8] = b"57P02";
+
 fn is_termination(error: &[u8]) -> bool {
     backend::error_field(error, b'C') == Some(TERMINATED)
 }
@@ -279,7 +282,9 @@ impl Session {
 
     /// Whether the server's last words mean that nothing in flight was committed.
     pub(super) fn is_certain(&self, error: &[u8]) -> bool {
-        is_termination(error) && !self.commits_midway()
+        let is_fatal = backend::error_field(error, b'V') == Some(b"FATAL");
+        let is_crash = backend::error_field(error, b'C') == Some(CRASHED);
+        is_fatal && !is_crash && !self.commits_midway()
     }
 
     /// Whether a request of the client is in flight.

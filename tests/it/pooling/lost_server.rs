@@ -2,7 +2,7 @@
 
 use pgpalisade_test_servers::machine::wait_until;
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Wire, errors, tags};
+use pgpalisade_test_servers::wire::{Batch, Wire, errors, tags, trusted};
 
 use super::{MOMENT, backend, scarce, stage};
 
@@ -132,6 +132,29 @@ fn a_copy_that_is_taken_over_drops_its_data() {
     let rest = Batch::new().copy_data(b"2\n").copy_data(b"3\n").copy_done();
     let answer = leader.run(&rest.query("SELECT count(*) FROM jobs"));
     assert_eq!(answer[1].row(), ["0"]);
+}
+
+/// Also the error that puts a client into a failed transaction of its next connection.
+#[test]
+fn an_error_ends_the_connection_of_a_client_that_wants_that() {
+    let stage = stage("4");
+    let login = |more: &[_]| {
+        let more = [&[("options", "-c exit_on_error=on")], more].concat();
+        Wire::login(&stage.proxy.endpoint(), &trusted(&more))
+    };
+    let mut client = login(&[]);
+    client.ok("BEGIN");
+    client.ok("SELECT 1");
+    fails_in(&mut client, "SELECT 1 / 0", "22012", "E");
+    let answer = client.query("SELECT 2");
+    assert_eq!(
+        (errors(&answer), &*tags(&answer)),
+        (vec!["58000".to_owned()], "E closed")
+    );
+    // It is certain that the server has committed nothing.
+    let mut leader = login(&[("fencing.token", "5")]);
+    fails_in(&mut leader, "INSERT INTO jobs VALUES (1 / 0)", "22012", "I");
+    leader.ok("INSERT INTO jobs VALUES (1)");
 }
 
 /// A write that may have been committed is not said to be lost.

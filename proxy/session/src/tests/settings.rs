@@ -146,6 +146,8 @@ fn what_a_client_sets_goes_with_it() {
         "!SELECT set_config('a.b', 'x', false) => ",
         "SET default_text_search_config = 'a' => keeps Setting",
         "SET sort_mem = 5 => keeps Setting",
+        "SET exit_on_error = on => keeps Setting",
+        "SET transaction_isolation = 'serializable' => ",
         "SET timezone = 'UTC' | RESET timezone => keeps Setting",
         "SELECT set_config('a.b', 'x', false) FROM t => keeps Setting",
     ];
