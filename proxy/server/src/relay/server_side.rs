@@ -10,9 +10,9 @@ use crate::upstream::Rest;
 use crate::wire::backend;
 use crate::wire::header::{self, HEADER_LEN};
 
-/// Size limit for collecting a message that the session understands. Longer ones (an error with a huge field) are
-/// judged by their header.
-const UNDERSTOOD_MAX: usize = 64 * 1024;
+/// Size limit for collecting a message that the session understands: any description of rows or parameters. Longer
+/// ones (an error with a huge field) are judged by their header.
+const UNDERSTOOD_MAX: usize = 512 * 1024;
 
 impl Relay {
     #[inline]
