@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use crate::{Access, ClientId};
 
+/// Time in which a client finds in its last backend what it has left there.
+const COMES_BACK_WITHIN: Duration = Duration::from_secs(1);
+
 pub(crate) struct Backend<L, T> {
     pub(crate) login: L,
     pub(crate) access: Access<T>,
@@ -63,6 +66,12 @@ impl<L, T> Backend<L, T> {
             State::Lent(lend) => &lend.wanted,
             _ => &self.access,
         }
+    }
+
+    /// Whether its last client may have left something, and has not come back for a while.
+    pub(crate) fn is_left(&self, now: Duration) -> bool {
+        let idle = self.idle_since().map(|since| now.saturating_sub(since));
+        self.owner().is_some() && idle >= Some(COMES_BACK_WITHIN)
     }
 
     pub(crate) const fn owner(&self) -> Option<ClientId> {

@@ -14,6 +14,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         self.make_way(now);
         self.pay(now);
         self.close_idle(now);
+        self.reset_idle(now);
         self.logins.retain(|_, login| !login.is_forgotten(now));
     }
 
@@ -39,6 +40,14 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
             {
                 self.close(now, id);
             }
+        }
+    }
+
+    /// Removes what clients have left unseen where they do not come back: a lock may hold up others, and its own client
+    /// in another backend.
+    fn reset_idle(&mut self, now: Duration) {
+        for id in self.all(|backend| backend.is_left(now)) {
+            self.reset(id);
         }
     }
 

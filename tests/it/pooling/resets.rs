@@ -1,5 +1,6 @@
 //! `backends.reset = "auto"`: a server connection in which clients have only read is not reset between them.
 
+use pgpalisade_test_servers::machine::wait_until;
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::stage::Stage;
 use pgpalisade_test_servers::wire::{Batch, Wire, errors};
@@ -140,6 +141,19 @@ fn where_a_function_may_leave_something_each_client_is_followed_by_a_reset() {
 }
 
 /// A policy that lets every session write lets a function write, too.
+/// It would hold up whoever wants it, and its own client in another connection.
+#[test]
+fn a_lock_that_a_function_has_left_goes_soon() {
+    let Pair { stage, mut one, .. } = pair(
+        "CREATE FUNCTION locks() RETURNS int LANGUAGE plpgsql AS
+         $$ BEGIN PERFORM pg_advisory_lock(7); RETURN 1; END $$",
+    );
+    one.ok("SELECT locks()");
+    let held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 7";
+    assert_eq!(stage.value(held), "1");
+    wait_until("the lock to go", || stage.value(held) == "0");
+}
+
 #[test]
 fn what_a_function_writes_is_nobody_elses() {
     let policy = PolicyFile::new("[defaults]\nwrites = \"allow\"\n");

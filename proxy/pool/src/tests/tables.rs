@@ -591,7 +591,7 @@ fn some_are_kept_for_tokens() {
         back b1 ro => 3 gets b4
         back b4 ro
         back b2 t1
-        after 60000 => close b1, close b2",
+        after 60000 => close b1, close b2, reset b4",
     );
 }
 
@@ -696,22 +696,22 @@ fn idle_and_old_backends_close() {
         script.seed = seed;
         script.run(
             "1 has b1 a ro
-            back b1 ro
+            back b1 ro tidy
             after 59999
             1 wants a ro => 1 gets b1
             after 60000
-            back b1 ro
+            back b1 ro tidy
             1 wants a ro => 1 gets b1",
         );
         script.now = Duration::from_secs(lives);
-        script.run("back b1 ro\n 1 wants a ro => 1 gets b1");
+        script.run("back b1 ro tidy\n 1 wants a ro => 1 gets b1");
         script.now = Duration::from_secs(lives + 1);
         script.run("back b1 ro => close b1");
     }
     let kept = limited(|of| of.idle = Duration::from_secs(5000));
     script(100, kept).run(
         "1 has b1 a ro
-        back b1 ro
+        back b1 ro tidy
         after 899999
         after 1 => close b1",
     );
@@ -720,6 +720,20 @@ fn idle_and_old_backends_close() {
         after 60000 => close b1
         1 wants a ro => open b2 a
         ended b1");
+}
+
+#[test]
+fn what_is_left_goes_if_its_client_stays_away() {
+    run("1 has b1 a ro
+        back b1 ro
+        after 999
+        1 wants a ro => 1 gets b1
+        back b1 ro
+        after 1000 => reset b1
+        clean b1
+        1 wants a ro => 1 gets b1
+        back b1 ro tidy
+        after 1000");
 }
 
 #[test]
