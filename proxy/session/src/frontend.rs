@@ -103,7 +103,7 @@ impl Session {
                 Request::Execute => self.server.text_settings.on_run(),
                 request if request.ends_cycle() => {
                     if request != Request::Sync && self.client.pipeline == Pipeline::Open {
-                        self.server.ledger.end_pipeline();
+                        entry.may_be_skipped = true;
                         self.client.settles = true;
                     }
                     self.server.text_settings.on_cycle_sent();

@@ -107,6 +107,8 @@ pub struct InFlight {
     pub(crate) leave: Leave,
     /// Whether its text is known to end no transaction, without a verdict.
     pub(super) is_plain: bool,
+    /// Whether it ends a pipeline and is no Sync: the server skips it after the error of a Flush.
+    pub(super) may_be_skipped: bool,
     /// The guard before its text.
     pub(crate) guard: Guard,
     /// Its share of the ledger's counts.
@@ -184,6 +186,7 @@ impl InFlight {
             name: NameChange::None,
             leave: Leave::Read,
             is_plain: false,
+            may_be_skipped: false,
             guard: Guard::IN_DOUBT,
             counts: Counts::NONE,
         }

@@ -61,8 +61,6 @@ pub struct Ledger {
     /// Whether a Sync was sent after data of the COPY that is being answered: the server ignores it, unless it has
     /// refused the data before.
     has_unclear_sync: bool,
-    /// Whether the last request is no Sync, and ended a pipeline: after an error of a Flush, the server skips it.
-    may_be_skipped: bool,
     /// Whether a SHOW of the access mode was sent since the ledger was last empty, so rows must be checked for it.
     has_access_show: bool,
     /// Sum over the requests in flight.
@@ -219,7 +217,6 @@ impl Ledger {
         if front.is_some_and(|front| front.request.ends_cycle()) {
             self.take_front();
         }
-        self.may_be_skipped = false;
         if self.mode == ServerMode::SkippingToSync {
             self.mode = ServerMode::Normal;
         }
@@ -244,17 +241,6 @@ impl Ledger {
     /// data.
     pub(crate) const fn has_unclear_sync(&self) -> bool {
         self.has_unclear_sync
-    }
-
-    /// Notes that the request which is sent now ends a pipeline in place of a Sync.
-    pub(crate) const fn end_pipeline(&mut self) {
-        self.may_be_skipped = true;
-    }
-
-    /// Whether it is unclear, if the next reply is the error of a `statement_timeout`, which request that answers.
-    pub(crate) fn may_be_skipped(&self) -> bool {
-        let ends = |front: &InFlight| front.request.ends_cycle() && front.request != Request::Sync;
-        self.may_be_skipped && self.front().is_some_and(ends)
     }
 
     /// Changes of names that are in flight.

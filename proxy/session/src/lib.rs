@@ -36,6 +36,7 @@ mod parse_again;
 pub mod read_only;
 mod refusing;
 mod reported;
+mod server_error;
 pub mod settings;
 mod shown;
 mod statements;
