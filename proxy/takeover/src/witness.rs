@@ -60,7 +60,8 @@ fn read_statements() -> String {
 fn raise_statements(guard: &str, rows: &[Written<'_>]) -> Result<String, ControlError> {
     let rows = serde_json::to_string(rows)
         .map_err(|error| ControlError::Down(error.to_string().into()))?;
-    let rows = escape_literal(&rows);
+    // A client's name may have letters that the database's encoding lacks.
+    let rows = escape_literal(&rows.replace(|c: char| !c.is_ascii(), "?"));
     Ok(format!(
         "LOCK TABLE ONLY pgpalisade.mark IN ROW EXCLUSIVE MODE; {guard}; \
          INSERT INTO pgpalisade.mark AS m (scope, token, raised_at, raised_by, incarnation) \

@@ -7,7 +7,7 @@ use pgpalisade_test_servers::machine::PATIENCE;
 use pgpalisade_test_servers::postgres::{Postgres, copy_tree};
 use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
 use pgpalisade_test_servers::stage::{Stage, leader};
-use pgpalisade_test_servers::wire::{TRUSTED, Wire, assert_error, pretty};
+use pgpalisade_test_servers::wire::{TRUSTED, Wire, assert_error, pretty, trusted};
 
 use super::{SETUP, assert_ended};
 
@@ -213,9 +213,15 @@ fn an_authority_that_is_lost() {
 fn a_scope_that_comes_back() {
     let marks = Postgres::start();
     let postgres = server();
-    let options = Options::new(&postgres).store(format!("postgres:{}", marks.admin_dsn()));
+    let mut options = Options::new(&postgres).store(format!("postgres:{}", marks.admin_dsn()));
+    // The witness's database lacks a letter of the leader's name.
+    postgres.sql(
+        "CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'",
+    );
+    options.control = options.control.replace("dbname=postgres", "dbname=latin");
     let mut proxy = Proxy::start_with(options);
-    leader(&proxy.endpoint(), "34").ok("INSERT INTO jobs VALUES (1)");
+    let named = trusted(&[("application_name", "план"), ("fencing.token", "34")]);
+    Wire::login(&proxy.endpoint(), &named).ok("INSERT INTO jobs VALUES (1)");
     marks.sql("DELETE FROM pgpalisade_authority.marks WHERE scope = 'default'");
     assert_refused(&proxy, "33", "PF001");
     proxy.terminate();
