@@ -278,7 +278,7 @@ mod tests {
             state: "active".to_owned(),
             since: "noon".to_owned(),
             waits_for: String::new(),
-            query: String::new(),
+            query: Vec::new(),
         };
         Event::Holdouts(backends(pids).into_iter().map(named).collect())
     }

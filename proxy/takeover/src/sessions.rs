@@ -122,7 +122,8 @@ pub(super) struct Holdout {
     pub(super) state: String,
     pub(super) since: String,
     pub(super) waits_for: String,
-    pub(super) query: String,
+    /// In the encoding of the session's database.
+    pub(super) query: Vec<u8>,
 }
 
 /// For the client that declares. The session's statement is another client's business.
@@ -141,7 +142,7 @@ impl fmt::Display for Holdout {
 impl Holdout {
     /// Logs everything known about it.
     pub(super) fn log(&self, scope: &Scope, token: Token) {
-        let query = StatementText::new(self.query.as_bytes(), Literals::Remove);
+        let query = StatementText::new(&self.query, Literals::Remove);
         tracing::warn!(
             %scope,
             token = token.get(),
@@ -163,10 +164,12 @@ pub(super) async fn holdouts(
     deadline: Instant,
 ) -> Result<Vec<Holdout>, ControlError> {
     let sql = format!(
-        "SELECT o.pid, o.started, coalesce(pg_catalog.pg_get_userbyid(a.usesysid)::pg_catalog.text, '?'), \
+        "SELECT o.pid, o.started, \
+         pg_catalog.textsend(coalesce(pg_catalog.pg_get_userbyid(a.usesysid)::pg_catalog.text, '?')), \
          coalesce(a.state, '?'), coalesce(pg_catalog.to_char(coalesce(a.state_change, a.backend_start) \
          AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') || ' UTC', '?'), \
-         coalesce(a.wait_event_type || ':' || a.wait_event, 'nothing'), coalesce(a.query, '') \
+         coalesce(a.wait_event_type || ':' || a.wait_event, 'nothing'), \
+         pg_catalog.textsend(coalesce(a.query, '')) \
          FROM {OLD} JOIN {SESSIONS} a ON a.pid = o.pid \
          WHERE {STARTED_US} = o.started ORDER BY a.backend_start LIMIT {HOLDOUTS_NAMED}"
     );
@@ -175,7 +178,7 @@ pub(super) async fn holdouts(
     let holdout = |row| {
         Ok(Holdout {
             backend: backend(row, 0)?,
-            user: answer(row, 2)?,
+            user: String::from_utf8_lossy(answer(row, 2)?).into_owned(),
             state: answer(row, 3)?,
             since: answer(row, 4)?,
             waits_for: answer(row, 5)?,
