@@ -201,7 +201,15 @@ async fn end_sessions(
     old: &[Backend],
     deadline: Instant,
 ) -> Result<(), RecoverError> {
-    sessions::terminate_over(client, old).await?;
+    match sessions::terminate_over(client, old).await {
+        Err(error) if error.is_not_permitted() => {
+            return Err(not_done(format!(
+                "the control role cannot end the session of a superuser ({error}); nothing was changed in the \
+                 authority; end the sessions of the superusers that \"pgpalisade check\" names, and run it again"
+            )));
+        }
+        told => told?,
+    }
     loop {
         let left = sessions::count_alive_over(client, old).await?;
         if left == 0 {

@@ -313,4 +313,9 @@ fn a_control_role_without_the_right_to_keep_a_witness() {
         postgres.value("SELECT token FROM pgpalisade.mark WHERE scope = 'default'"),
         "35"
     );
+    // Nor may it end the session of a superuser.
+    proxy.terminate();
+    let _dba = postgres.admin();
+    let refused = recover(&proxy, &["--end-all-sessions"]);
+    assert_output(&refused, 1, &["the session of a superuser", "run it again"]);
 }
