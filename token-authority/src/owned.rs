@@ -11,8 +11,10 @@ use std::fmt;
 use tokio_postgres::{Error, Row};
 
 /// First statement of a session. PostgreSQL prefers an operator or function with the exact argument types, from any
-/// schema of the path, so its own schema must be the only one. A policy that hides rows is an error.
-pub const NAMES: &str = "SET search_path = pg_catalog, pg_temp; SET row_security = off";
+/// schema of the path, so its own schema must be the only one. A policy that hides rows is an error. The two others
+/// change how defaults and checks are shown, and what a backslash in a string means.
+pub const NAMES: &str = "SET search_path = pg_catalog, pg_temp; SET row_security = off; \
+    SET quote_all_identifiers = off; SET standard_conforming_strings = on";
 
 /// Query with `@schema@`, `@tables@` and `@expressions@`: one row for each foreign object, with its owner. Only
 /// expressions of our own tables are shown, because that locks the table.

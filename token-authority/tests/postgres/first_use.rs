@@ -132,6 +132,8 @@ async fn settings_of_role_and_database_do_not_matter() {
     let server = Server::start();
     server.sql("ALTER DATABASE postgres SET default_transaction_isolation = 'serializable'");
     server.sql("ALTER DATABASE postgres SET search_path = nowhere");
+    server.sql("ALTER DATABASE postgres SET standard_conforming_strings = off");
+    server.sql("ALTER DATABASE postgres SET quote_all_identifiers = on");
     server.sql("ALTER DATABASE postgres SET default_transaction_read_only = on");
     let store = connect(&server).await;
     store.enrol(CLUSTER).await.unwrap();
