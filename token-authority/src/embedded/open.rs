@@ -258,7 +258,9 @@ impl StoreFile {
         let why = match fs::metadata(self.dir.join(FILE)) {
             Ok(metadata) if file_id(&metadata) == self.file => return Ok(()),
             Ok(_) => "another file has taken its place".to_owned(),
-            Err(error) => error.to_string(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => error.to_string(),
+            // The file may still be there.
+            Err(error) => return Err(AuthorityError::Storage(self.named(&error.to_string()))),
         };
         let what =
             "the open file is gone; stop the proxy, restore it, and run \"pgpalisade recover\"";

@@ -259,16 +259,26 @@ async fn requests_that_wait_together_share_a_commit() {
 #[tokio::test]
 async fn a_file_that_is_removed_or_replaced_takes_no_step() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Embedded::open(dir.path()).unwrap();
+    let path = dir.path().join("a");
+    let store = Embedded::open(&path).unwrap();
     store.enrol(CLUSTER).await.unwrap();
     declare(&store, 1, 1).await.unwrap();
     let copy = dir.path().join("copy");
-    fs::copy(file(dir.path()), &copy).unwrap();
-    fs::remove_file(file(dir.path())).unwrap();
-    let removed = declare(&store, 2, 2).await.unwrap_err();
+    fs::copy(file(&path), &copy).unwrap();
+    // What hides it for a moment does not remove it.
+    let away = dir.path().join("away");
+    fs::rename(&path, &away).unwrap();
+    fs::write(&path, "").unwrap();
+    let hidden = declare(&store, 2, 2).await.unwrap_err();
+    assert!(matches!(hidden, AuthorityError::Storage(_)), "{hidden}");
+    fs::remove_file(&path).unwrap();
+    fs::rename(&away, &path).unwrap();
+    declare(&store, 2, 2).await.unwrap();
+    fs::remove_file(file(&path)).unwrap();
+    let removed = declare(&store, 3, 3).await.unwrap_err();
     assert!(matches!(removed, AuthorityError::WentBack(_)), "{removed}");
-    fs::rename(copy, file(dir.path())).unwrap();
-    let replaced = declare(&store, 3, 3).await.unwrap_err();
+    fs::rename(copy, file(&path)).unwrap();
+    let replaced = declare(&store, 4, 4).await.unwrap_err();
     assert!(
         matches!(replaced, AuthorityError::WentBack(_)),
         "{replaced}"
