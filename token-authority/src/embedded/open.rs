@@ -15,8 +15,6 @@ use crate::{AuthorityError, AuthorityId, OpenError};
 
 pub(super) const FILE: &str = "authority.redb";
 pub(super) const EMPTY: &str = "it is empty";
-/// Name of a new file until it is complete.
-const NEW_FILE: &str = "authority.redb.new";
 /// Enough for thousands of scopes and sessions.
 pub(super) const CACHE_BYTES: usize = 8 * 1024 * 1024;
 
@@ -91,34 +89,35 @@ pub(super) fn check_mode(dir: &Path, metadata: &Metadata) -> Result<(), OpenErro
 }
 
 /// Creates a file under another name and links it to the final name once complete. So an empty file, or one without
-/// its identity, is damaged, never half-created.
+/// its identity, is damaged, never half-created. A crash may leave half of a file under the other name, which no
+/// later start uses.
 fn create(dir: &Path) -> Result<(), OpenError> {
-    let (new, path) = (dir.join(NEW_FILE), dir.join(FILE));
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&new)
-        .map_err(io_error(&new))?;
-    let database = open_database(dir, &new, file)?;
-    initialise(&database).map_err(|fault| damaged(&new, fault))?;
-    drop(database);
-    match fs::hard_link(&new, &path) {
-        Ok(()) => {}
-        // Another process was faster; its file is used.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(io_error(&path)(error)),
-    }
-    match fs::remove_file(&new) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(io_error(&new)(error)),
-    }
+    let new = dir.join(format!("{FILE}.{}", AuthorityId::random()));
+    let linked = create_as(dir, &new);
+    let removed = fs::remove_file(&new).map_err(io_error(&new));
+    linked.and(removed)?;
     File::open(dir)
         .and_then(|d| d.sync_all())
         .map_err(io_error(dir))
+}
+
+fn create_as(dir: &Path, new: &Path) -> Result<(), OpenError> {
+    let path = dir.join(FILE);
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(new)
+        .map_err(io_error(new))?;
+    let database = open_database(dir, new, file)?;
+    initialise(&database).map_err(|fault| damaged(new, fault))?;
+    drop(database);
+    match fs::hard_link(new, &path) {
+        // Another process was faster; its file is used.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        linked => linked.map_err(io_error(&path)),
+    }
 }
 
 fn initialise(database: &Database) -> Result<(), StepError> {

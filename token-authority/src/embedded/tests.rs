@@ -167,6 +167,13 @@ fn damaged_files_are_an_error_that_names_them() {
 }
 
 #[test]
+fn what_a_crash_left_of_the_first_start_is_not_used() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("authority.redb.new"), [0; 4096]).unwrap();
+    Embedded::open(dir.path()).unwrap();
+}
+
+#[test]
 fn other_formats_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     drop(Embedded::open(dir.path()).unwrap());
