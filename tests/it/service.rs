@@ -1,7 +1,7 @@
 //! The proxy as a service: messages to systemd, reloads by SIGHUP, and the unit file.
 
-use std::fs::Permissions;
-use std::io::{ErrorKind, IoSliceMut};
+use std::fs::{OpenOptions, Permissions};
+use std::io::{ErrorKind, IoSliceMut, Write as _};
 use std::mem::MaybeUninit;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
@@ -10,11 +10,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use pgpalisade_test_servers::machine::{
-    PATIENCE, Signal, repository, signal, wait_for, wait_until,
+    PATIENCE, Signal, reap, repository, signal, wait_for, wait_until,
 };
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
-use pgpalisade_test_servers::proxy::{Options, Proxy, binary};
+use pgpalisade_test_servers::proxy::{Options, Proxy, binary, subcommand};
 use pgpalisade_test_servers::stage::Stage;
 use pgpalisade_test_servers::wire::{Batch, Wire, errors};
 use rustix::net::sockopt::set_socket_passcred;
@@ -209,6 +209,32 @@ fn systemd_is_told_of_an_upgrade() {
     signal(new, Signal::TERM);
     assert_eq!(manager.told().trim(), "STOPPING=1");
     assert!(proxy.terminate().success());
+}
+
+/// As by logrotate at boot.
+#[test]
+fn a_reload_asked_for_during_the_start_ends_nothing() {
+    let dir = scratch_dir();
+    let policy = dir.path().join("policy");
+    let made = Command::new("mkfifo").arg(&policy).status().unwrap();
+    assert!(made.success());
+    let mut serve = subcommand("serve");
+    serve.args([
+        "--listen",
+        "127.0.0.1:0",
+        "--upstream",
+        "postgres://127.0.0.1:1",
+    ]);
+    serve.arg(format!("--authority=embedded:{}", dir.path().display()));
+    let mut child = serve.arg("--policy").arg(&policy).spawn().unwrap();
+    // Opening a pipe waits for its reader.
+    let mut read = OpenOptions::new().write(true).open(&policy).unwrap();
+    signal(child.id(), Signal::HUP);
+    read.write_all(b"\n").unwrap();
+    drop(read);
+    signal(child.id(), Signal::TERM);
+    let ended = reap(&mut child, PATIENCE);
+    assert!(ended.code().is_some(), "{ended}");
 }
 
 /// Without systemd the proxy does not wait for it, and one without a policy is also ready again.

@@ -58,6 +58,9 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
 }
 
 async fn serve(args: &ServeArgs, written: RawConfig, config: Config) -> Result<(), Failure> {
+    // Before anything that takes time: by default a signal would end the process.
+    let heard = [Signal::INT, Signal::TERM, Signal::HUP, Signal::USR2];
+    let heard = Signals::listen(&heard).map_err(failed)?;
     let (mut handover, upgrades, is_replaced) = Handover::new();
     if args.successor {
         handover.predecessor = Some(Predecessor::receive().map_err(failed)?);
@@ -79,6 +82,7 @@ async fn serve(args: &ServeArgs, written: RawConfig, config: Config) -> Result<(
     let serving = serve::serve(config, equipment, signals, ready);
     let announced = async { announce(is_ready.await.ok(), &places) };
     let signalled = Signalled {
+        heard,
         shutdown,
         closing,
         orders,
@@ -127,6 +131,7 @@ fn places(config: &Config) -> String {
 
 /// Effects of signals and the console.
 struct Signalled {
+    heard: Signals,
     shutdown: CancellationToken,
     closing: CancellationToken,
     orders: Orders,
@@ -143,8 +148,6 @@ async fn obey(
 ) -> Result<(), Failure> {
     let shutdown = signalled.shutdown;
     let mut replaced = false;
-    let heard = [Signal::INT, Signal::TERM, Signal::HUP, Signal::USR2];
-    let mut signals = Signals::listen(&heard).map_err(failed)?;
     let stop = |replaced: bool| {
         tracing::info!("shutting down; a second signal ends it at once");
         if !replaced {
@@ -174,7 +177,7 @@ async fn obey(
                     signalled.closing.cancel();
                 }
             },
-            signal = signals.next() => match signal {
+            signal = signalled.heard.next() => match signal {
                 Signal::HUP => {
                     // A waiting reload serves this request too.
                     let _ = signalled.orders.reload.try_send(None);
