@@ -45,7 +45,7 @@ pub(crate) fn console_users(config: &Config) -> Result<Users, FileError> {
 
 /// Listeners for clients in the order of the configuration, then the console's; those of the predecessor, if it has
 /// them. Needs a runtime.
-pub(crate) async fn listeners(
+pub(crate) fn listeners(
     config: &Config,
     mut predecessor: Option<&mut Predecessor>,
 ) -> Result<Vec<Listener>, String> {
@@ -56,7 +56,7 @@ pub(crate) async fn listeners(
         let inherited = predecessor.as_mut().and_then(|old| old.listener(address));
         let listener = match inherited {
             Some(listener) => Ok(listener),
-            None => Listener::bind(address).await,
+            None => Listener::bind(address),
         };
         let listener = listener.map_err(|error| format!("cannot listen on {address}: {error}"));
         listeners.push(listener?);

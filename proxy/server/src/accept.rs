@@ -133,7 +133,7 @@ mod tests {
         ));
         let (worker, queue) = WorkerHandle::stuck();
         let any = ListenAddr::Tcp("127.0.0.1:0".parse().unwrap());
-        let listener = Listener::bind(&any).await.unwrap();
+        let listener = Listener::bind(&any).unwrap();
         let ListenAddr::Tcp(address) = listener.address().unwrap() else {
             unreachable!();
         };

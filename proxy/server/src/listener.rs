@@ -64,9 +64,9 @@ impl Listener {
     /// # Errors
     ///
     /// System errors, and `AddrInUse` if another process listens there.
-    pub async fn bind(address: &ListenAddr) -> io::Result<Self> {
+    pub fn bind(address: &ListenAddr) -> io::Result<Self> {
         match address {
-            ListenAddr::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp),
+            ListenAddr::Tcp(address) => listen(*address).map(Self::Tcp),
             ListenAddr::Unix(path) => SocketFile::bind(path).map(Self::Unix),
         }
     }
@@ -138,6 +138,20 @@ impl Listener {
             }),
         }
     }
+}
+
+/// Listens as PostgreSQL does: an address of IPv6 leaves the same port of IPv4 free. The system limits the clients that
+/// wait to be accepted.
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let kind = Type::STREAM.nonblocking();
+    let socket = Socket::new(Domain::for_address(address), kind, None)?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(i32::MAX)?;
+    TcpListener::from_std(socket.into())
 }
 
 /// A unix socket whose file is removed when its owner drops this.
@@ -268,4 +282,25 @@ fn is_stale(path: &Path) -> io::Result<bool> {
 
 fn in_use() -> io::Error {
     io::Error::new(io::ErrorKind::AddrInUse, "another process listens there")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn one_port_serves_both_families_and_a_burst_waits() {
+        let any = |address: &str| Listener::bind(&ListenAddr::Tcp(address.parse().unwrap()));
+        let four = any("0.0.0.0:0").unwrap();
+        let ListenAddr::Tcp(mut address) = four.address().unwrap() else {
+            unreachable!();
+        };
+        let _six = any(&format!("[::]:{}", address.port())).unwrap();
+        address.set_ip([127, 0, 0, 1].into());
+        let connect = |_| TcpStream::connect_timeout(&address, Duration::from_millis(500));
+        let burst: io::Result<Vec<_>> = (0..300).map(connect).collect();
+        burst.unwrap();
+    }
 }

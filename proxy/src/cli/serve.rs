@@ -65,7 +65,7 @@ async fn serve(args: &ServeArgs, written: RawConfig, config: Config) -> Result<(
     if args.successor {
         handover.predecessor = Some(Predecessor::receive().map_err(failed)?);
     }
-    let equipment = equipment(&config, handover.predecessor.as_mut()).await?;
+    let equipment = equipment(&config, handover.predecessor.as_mut())?;
     let (orders, reloads, stops) = Orders::new();
     let shutdown = CancellationToken::new();
     let closing = shutdown.child_token();
@@ -93,11 +93,8 @@ async fn serve(args: &ServeArgs, written: RawConfig, config: Config) -> Result<(
     obey(serving, announced, signalled).await
 }
 
-/// Everything that this machine provides, or the first thing that is missing.
-async fn equipment(
-    config: &Config,
-    predecessor: Option<&mut Predecessor>,
-) -> Result<Equipment, Failure> {
+/// Everything that this machine provides, or the first thing that is missing. Needs a runtime.
+fn equipment(config: &Config, predecessor: Option<&mut Predecessor>) -> Result<Equipment, Failure> {
     let is_successor = predecessor.is_some();
     let policy = local::policy(config).map_err(|errors| Failure::Usage(errors.to_string()))?;
     let rejections = &config.rejections;
@@ -117,9 +114,7 @@ async fn equipment(
         certificates: Arc::new(local::certificates(config).map_err(failed)?),
         logins: local::logins(config).map_err(failed)?,
         users: local::console_users(config).map_err(failed)?,
-        listeners: local::listeners(config, predecessor)
-            .await
-            .map_err(failed)?,
+        listeners: local::listeners(config, predecessor).map_err(failed)?,
         http,
     })
 }

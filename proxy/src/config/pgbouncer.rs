@@ -119,14 +119,11 @@ impl Translation<'_> {
 
     fn listen(&mut self) {
         let port = self.number("listen_port", 6432);
-        let (mut addresses, mut all) = (Vec::new(), false);
+        let mut addresses = Vec::new();
         for host in self.get("listen_addr").unwrap_or_default().split(',') {
             match host.trim() {
                 "" => {}
-                "*" => {
-                    addresses.push(format!("0.0.0.0:{port}"));
-                    all = true;
-                }
+                "*" => addresses.extend([format!("0.0.0.0:{port}"), format!("[::]:{port}")]),
                 "localhost" => addresses.push(format!("127.0.0.1:{port}")),
                 host if host.parse::<std::net::Ipv6Addr>().is_ok() => {
                     addresses.push(format!("[{host}]:{port}"));
@@ -140,10 +137,6 @@ impl Translation<'_> {
             addresses.push(format!("{directory}:{port}"));
         }
         self.keys.push((Key::Listen, addresses));
-        if all {
-            let why = format!("only IPv4: write [::]:{port} in its place for both");
-            self.note("listen_addr = *", &why);
-        }
     }
 
     fn upstream(&mut self) {

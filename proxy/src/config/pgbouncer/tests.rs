@@ -29,7 +29,11 @@ fn keys_have_these_equals() {
     let tls = "client_tls_cert_file = /c\nclient_tls_key_file = /k\nclient_tls_ca_file = /a\n";
     for (ini, key, expect) in [
         ("", Key::Listen, "/tmp:6432"),
-        ("listen_addr = *", Key::Listen, "0.0.0.0:6432,/tmp:6432"),
+        (
+            "listen_addr = *",
+            Key::Listen,
+            "0.0.0.0:6432,[::]:6432,/tmp:6432",
+        ),
         (
             "listen_addr = localhost, ::1\nlisten_port = 7\nunix_socket_dir =",
             Key::Listen,
