@@ -126,6 +126,8 @@ fn a_file_that_cannot_be_read_is_an_error() {
     let told =
         run(subcommand("explain").args(["--policy", "/nowhere/p.toml", "--user", "u", "SELECT 1"]));
     assert_eq!(told.code, 2);
+    let told = run(subcommand("check").args(["--policy", "/dev/null"]));
+    assert!(told.err.contains("the file is empty"), "{}", told.err);
     let told = run(subcommand("check").args(["--policy", "/dev/zero"]));
     assert!(
         told.err.contains("is larger than") || told.err.contains("not TOML"),
@@ -181,7 +183,7 @@ fn explain_names_the_rule_and_what_happens() {
 
 #[test]
 fn explain_follows_tokens_and_prepared_statements() {
-    let file = File::new("");
+    let file = File::new("\n");
     let told = explain(
         &file,
         "app",

@@ -28,7 +28,7 @@ impl PolicyFile {
     }
 
     pub fn write(&self, text: &str) {
-        std::fs::write(self.path(), text).expect("write the policy file");
+        std::fs::write(self.path(), format!("{text}\n")).expect("write the policy file");
     }
 
     /// Replaces the text and makes the proxy reload it. Returns once the proxy has logged the result.
