@@ -4,7 +4,6 @@ mod disasters;
 mod faults;
 mod hidden;
 mod history;
-mod race;
 mod register;
 mod stale;
 mod two_proxies;

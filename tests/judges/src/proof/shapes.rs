@@ -26,6 +26,8 @@ pub enum Shape {
     Autocommit,
     Extended,
     Transaction,
+    /// In a transaction that COMMIT AND CHAIN has begun.
+    CommitAndChain,
     /// In one string.
     OneString,
     Pipeline,
@@ -45,10 +47,11 @@ pub enum Shape {
 }
 
 impl Shape {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Autocommit,
         Self::Extended,
         Self::Transaction,
+        Self::CommitAndChain,
         Self::OneString,
         Self::Pipeline,
         Self::Prepared,
@@ -62,7 +65,7 @@ impl Shape {
 
     /// Those without a declaration of their own.
     pub fn undeclared() -> &'static [Self] {
-        &Self::ALL[..10]
+        &Self::ALL[..11]
     }
 
     /// Those that can stand in a transaction block.
@@ -70,6 +73,7 @@ impl Shape {
         !matches!(
             self,
             Self::Transaction
+                | Self::CommitAndChain
                 | Self::OneString
                 | Self::Procedure
                 | Self::DeclaredAgain
@@ -110,6 +114,7 @@ impl Shape {
                     .chain(["COMMIT".to_owned()]);
                 all.map(|sql| Batch::new().query(&sql)).collect()
             }
+            Self::CommitAndChain => texts(&["BEGIN", "COMMIT AND CHAIN", &insert(rows), "COMMIT"]),
             Self::OneString => one(format!("BEGIN; {}; COMMIT", insert(rows))),
             Self::Pipeline => {
                 let all = rows.iter().fold(Batch::new(), |batch, row| {
