@@ -2,7 +2,6 @@
 
 mod lease;
 mod lock_delay;
-mod race;
 mod unanswered;
 
 use pgpalisade_test_servers::machine::assert_says;
