@@ -6,8 +6,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
-use super::{SAFE, UNSAFE, of};
-use crate::classify;
+use super::of;
 use crate::effects::Class;
 use crate::effects::Tables;
 
@@ -171,26 +170,6 @@ impl Maker {
         made.writes.insert(Self::plain(&target));
         made
     }
-
-    /// Wraps a write in something that must not hide it.
-    fn wrap(&mut self, made: &Made) -> Made {
-        let mut made = made.clone();
-        let inner = &made.text;
-        made.text = match self.random.random_range(0..8) {
-            0 => format!(
-                "/* {} */ {inner}",
-                self.one_of(&["x", "/* ; */", "select 1"])
-            ),
-            1 => format!("--{}\n{inner}", self.one_of(&["x", "/*", "'"])),
-            2 => format!("with w9 as ({inner}) select 1 from w9"),
-            3 => format!("with w9 as (select 1), w8 as ({inner}) select 1 from w9"),
-            4 => format!("explain (analyze, costs off) {inner}"),
-            5 => format!("copy ({inner}) to stdout"),
-            6 => format!("declare k cursor for with w9 as ({inner}) select 1"),
-            _ => format!("select 1; {inner} ;"),
-        };
-        made
-    }
 }
 
 impl Made {
@@ -245,55 +224,4 @@ fn what_was_put_in_is_found() {
         made.check(seed);
     }
     assert!(with_ctes > 1_000, "{with_ctes}");
-}
-
-#[test]
-fn no_wrapping_hides_a_write() {
-    let (seed, mut maker) = Maker::from_seed();
-    for _ in 0..3_000 {
-        let made = maker.write(2, &[]);
-        let wrapped = maker.wrap(&made);
-        wrapped.check(seed);
-    }
-}
-
-/// Bytes are changed, inserted and removed: nothing panics, and no text that PostgreSQL's grammar refuses is a read.
-#[test]
-fn spoilt_texts_are_writes() {
-    let (seed, mut maker) = Maker::from_seed();
-    let (mut refused, mut taken) = (0, 0);
-    for _ in 0..6_000 {
-        let made = match maker.random.random_range(0..2) {
-            0 => maker.select(1, &[]),
-            _ => maker.write(1, &[]),
-        };
-        let mut bytes = made.text.into_bytes();
-        for _ in 0..maker.random.random_range(1..4) {
-            let at = maker.random.random_range(0..bytes.len());
-            let byte = *b"'\"();,$\\ \0\xffxX1/*-"
-                .choose(&mut maker.random)
-                .unwrap();
-            match maker.random.random_range(0..4) {
-                0 => bytes.insert(at, byte),
-                1 if bytes.len() > 1 => drop(bytes.remove(at)),
-                2 => bytes.truncate(at + 1),
-                _ => bytes[at] = byte,
-            }
-        }
-        let encoding = if maker.random.random_bool(0.5) {
-            SAFE
-        } else {
-            UNSAFE
-        };
-        let verdict = classify(&bytes, encoding);
-        let parses = str::from_utf8(&bytes).is_ok_and(|text| pg_query::parse(text, 0).is_ok());
-        if parses {
-            taken += 1;
-        } else {
-            refused += 1;
-            let text = String::from_utf8_lossy(&bytes);
-            assert_eq!(verdict.class(), Class::Write, "SEED={seed}: {text}");
-        }
-    }
-    assert!(refused > 1_000 && taken > 200, "{refused} {taken}");
 }
