@@ -49,7 +49,6 @@ mod recipes;
 mod rejection_states;
 mod rejections;
 mod replicas;
-mod report;
 mod scope_repair;
 mod service;
 mod snippets;

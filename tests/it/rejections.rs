@@ -1,6 +1,7 @@
 //! The rejection log of a real proxy: rotated, and flooded by endless retries.
 
 use pgpalisade_test_servers::machine::{Signal, signal, wait_until};
+use pgpalisade_test_servers::proxy::subcommand;
 use pgpalisade_test_servers::stage::Stage;
 use pgpalisade_test_servers::wire::{Batch, Wire};
 use serde_json::Value;
@@ -75,6 +76,11 @@ fn a_storm_is_a_few_records_and_a_count() {
     assert_eq!(refusals, STORM);
     assert_eq!(of("INSERT INTO jobs SELECT ?"), (1, 1));
     assert!(records.iter().all(|record| record["dropped"].is_null()));
+    let mut report = subcommand("report");
+    report.arg(stage.proxy.rejection_log()).arg("--json");
+    let report: Value = serde_json::from_slice(&report.output().unwrap().stdout).unwrap();
+    assert_eq!(report["read"]["foreign_lines"], 0);
+    assert_eq!(report["total"]["refused"], STORM + 1);
     // The log has the first ones and a count.
     let output = stage.proxy.output();
     let told = output.lines().filter(|line| line.contains("\"rejected\""));
