@@ -114,42 +114,6 @@ fn etcd_is_killed() {
 }
 
 #[test]
-fn etcd_hangs() {
-    let etcd = Etcd::start(1);
-    let mut scene = Scene::with(etcd.authority());
-    let before = scene.writes();
-    etcd.pause(0);
-    scene.assert_away(before);
-    etcd.resume(0);
-    scene.assert_back();
-}
-
-/// Two of three members are gone. With one of them back there is a majority again.
-#[test]
-fn etcd_has_no_majority() {
-    let mut etcd = Etcd::start(3);
-    let mut scene = Scene::with(etcd.authority());
-    let before = scene.writes();
-    etcd.pause(0);
-    etcd.kill(1);
-    scene.assert_away(before);
-    etcd.restart(1);
-    scene.assert_back();
-    etcd.resume(0);
-}
-
-#[test]
-fn postgresql_is_killed() {
-    let mut marks = Postgres::start();
-    let mut scene = Scene::with(format!("postgres:{}", marks.admin_dsn()));
-    let before = scene.writes();
-    marks.crash();
-    scene.assert_away(before);
-    marks.start_again(&[]);
-    scene.assert_back();
-}
-
-#[test]
 fn postgresql_hangs() {
     let marks = Postgres::start();
     let mut scene = Scene::with(format!("postgres:{}", marks.admin_dsn()));

@@ -193,38 +193,6 @@ fn last_messages_that_are_wrong() {
     ));
 }
 
-/// Messages are invalid in another exchange: the server's nonce is part of them.
-#[test]
-fn a_replay() {
-    let again = RFC_PROOF.replace(RFC_NONCE, "another");
-    for (proof, expect) in [
-        (RFC_PROOF, LoginRefusal::Nonce),
-        (&again, LoginRefusal::Proof),
-    ] {
-        let offered = Offered::new(known(RFC), Leg::Clear, "another".to_owned());
-        let (challenged, _) = offered.challenge(&initial(SCRAM, RFC_FIRST)).unwrap();
-        assert_eq!(challenged.prove(proof.as_bytes()).unwrap_err(), expect);
-    }
-}
-
-/// A login through a man in the middle is bound to the certificate that he has shown.
-#[test]
-fn another_certificate() {
-    let password = b"pencil";
-    let account = known(&scram_sha_256(password));
-    let leg = Leg::Encrypted(Some(vec![1; 32]));
-    let mut library = ScramSha256::new(password, ChannelBinding::tls_server_end_point(vec![2; 32]));
-    let message = String::from_utf8(library.message().to_vec()).unwrap();
-    let (challenged, challenge) = offered(account, leg)
-        .challenge(&initial(SCRAM_PLUS, &message))
-        .unwrap();
-    library.update(challenge.as_bytes()).unwrap();
-    assert_eq!(
-        challenged.prove(library.message()).unwrap_err(),
-        LoginRefusal::Binding
-    );
-}
-
 /// No proof opens a mock account, not even one with the mock's own keys.
 #[test]
 fn who_does_not_exist() {
