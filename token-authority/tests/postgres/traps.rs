@@ -33,59 +33,6 @@ fn assert_not_sprung(server: &Server) {
     assert!(!server.log().contains("sprung as postgres"));
 }
 
-/// Objects that mallory creates before the first proxy, given to postgres or not.
-#[tokio::test]
-async fn what_was_made_first_is_not_run() {
-    let server = Server::start();
-    server.sql("CREATE ROLE mallory LOGIN");
-    let give = "ALTER SCHEMA pgpalisade_authority OWNER TO postgres";
-    for (at, (made, given, says)) in [
-        ("", "", "schema pgpalisade_authority (role mallory)"),
-        (
-            VIEW,
-            "",
-            "pgpalisade_authority.store, which is no table (role mallory)",
-        ),
-        (
-            VIEW,
-            give,
-            "relation pgpalisade_authority.store (role mallory)",
-        ),
-        (
-            FUNCTION,
-            give,
-            "function pgpalisade_authority.begin_step(integer,bytea,bigint,bigint) (role mallory)",
-        ),
-        (
-            "CREATE TABLE pgpalisade_authority.marks (more int DEFAULT traps.spring())",
-            give,
-            "default of a column of pgpalisade_authority.marks (role mallory)",
-        ),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let database = format!("d{at}");
-        server.sql(&format!("CREATE DATABASE {database}"));
-        server.sql(&format!("GRANT CREATE ON DATABASE {database} TO mallory"));
-        let mut mallory = session(&server, "mallory", &database);
-        mallory.ok(TRAPS);
-        mallory.ok(&format!("CREATE SCHEMA pgpalisade_authority; {made}"));
-        session(&server, "postgres", &database).ok(given);
-        let options = options(&server, &database);
-        let opened = Postgres::connect(&options)
-            .await
-            .expect_err("must not open");
-        let looked = read(&options).await.expect_err("must not be read");
-        for error in [opened, looked] {
-            let error = error.to_string();
-            assert_says(&error, "is not used, because it could run foreign code");
-            assert_says(&error, says);
-        }
-        assert_not_sprung(&server);
-    }
-}
-
 /// Each use checks the owners: a step, a read, and a new connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_attached_later_is_not_run() {
@@ -148,6 +95,8 @@ async fn what_is_attached_later_is_not_run() {
         let error = Postgres::connect(&options(&server, "postgres")).await;
         let error = error.expect_err("must not open");
         assert!(error.to_string().contains(says), "{error}");
+        let looked = read(&options(&server, "postgres")).await;
+        assert_says(&looked.expect_err("must not be read").to_string(), says);
         assert_not_sprung(&server);
     }
 }
