@@ -97,19 +97,3 @@ outcome    passes if its tokens are current, else PF001
 ";
     assert_eq!(told.out, expect);
 }
-
-/// Names from a statement cannot control a terminal, in either form.
-#[test]
-fn what_is_explained_steers_no_terminal() {
-    let sql = "INSERT INTO \"a\u{202e}\u{1b}[2J\u{9b}b\".t VALUES (1)";
-    for json in [&[][..], &["--json"]] {
-        let file = File::new(FILE);
-        let mut command = file.command("explain");
-        command.args(["--user", "app"]).args(json).arg(sql);
-        let told = run(&mut command);
-        assert_eq!(told.code, 0, "{}", told.err);
-        let steers = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
-        assert!(!told.out.contains(steers), "{:?}", told.out);
-        assert!(told.out.contains("[2J"), "{}", told.out);
-    }
-}

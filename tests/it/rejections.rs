@@ -162,6 +162,10 @@ fn nobody_writes_lines_or_steers_terminals_through_the_logs() {
         assert!(refused.iter().any(|message| message.sqlstate() == "3D000"));
         let records = stage.proxy.first_rejections(3);
         assert_eq!(records[0]["user"], HOSTILE);
+        assert_eq!(records[0]["application_name"], HOSTILE);
+        let log = std::fs::read_to_string(stage.proxy.rejection_log()).unwrap();
+        assert!(log.chars().all(visible), "{log:?}");
+        assert_eq!(log.lines().count(), records.len(), "{log}");
         assert!(records[0]["statement"].as_str().unwrap().contains("forged"));
         drop(wire);
         stage.proxy.terminate();

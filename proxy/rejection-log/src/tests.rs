@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 
 use super::*;
 use pgpalisade_fence::rejection::{Enforcement, Rejection, RejectionKind};
-use pgpalisade_fence::statement_text::StatementText;
 use pgpalisade_fence::traceparent::Traceparent;
 use pgpalisade_logins::ClientAddr;
 use pgpalisade_policies::Class;
@@ -140,24 +139,6 @@ fn appends_with_mode_0640_and_flushes_on_drop() {
     assert_eq!(tokens, (0..200).collect::<Vec<u64>>());
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o137, 0, "{mode:o}: nothing beyond 0640");
-}
-
-#[test]
-fn reopens_after_a_rotation() {
-    let directory = tempfile::tempdir().unwrap();
-    let (path, old) = (directory.path().join("r"), directory.path().join("r.1"));
-    let log = RejectionLog::open(Some(&path), Literals::Remove).unwrap();
-    log.record(record(1));
-    let count = |path: &Path| std::fs::read_to_string(path).map_or(0, |text| text.lines().count());
-    eventually(|| count(&path) == 1);
-    std::fs::rename(&path, &old).unwrap();
-    log.record(record(2));
-    eventually(|| count(&old) == 2);
-    log.reopen();
-    eventually(|| path.exists());
-    log.record(record(3));
-    drop(log);
-    assert_eq!((count(&old), count(&path)), (2, 1));
 }
 
 #[test]
@@ -420,37 +401,6 @@ fn a_flood_is_bounded_and_counted_to_the_last_record() {
         "{} notes, a flood of their own",
         gaps.len()
     );
-}
-
-/// Foreign text stays inside its string for a parser, a terminal and an editor.
-#[test]
-fn a_hostile_name_is_no_line_and_steers_nothing() {
-    let hostile = "x\n{\"time\":\"forged\"}\r\u{1b}[2J\u{7f}\u{9b}2J\u{202e}\u{2028}\u{feff}\\\"";
-    let mut record = record(1);
-    record.scope = Some(hostile.to_owned());
-    record.raised_by = Some(hostile.to_owned());
-    record.reason = Some(hostile.to_owned());
-    let session = &mut record.session;
-    session.user = hostile.to_owned();
-    session.database = hostile.to_owned();
-    session.application_name = Some(hostile.to_owned());
-    let sql = format!("SELECT 1 AS \"{hostile}");
-    record.statement.text = Some(StatementText::new(sql.as_bytes(), Literals::Keep));
-    let line = record.to_json_line();
-    let visible = |c: char| c == ' ' || c.is_ascii_graphic();
-    assert!(line.chars().all(visible), "{line}");
-    let line = &lines(&line)[0];
-    for field in [
-        "scope",
-        "raised_by",
-        "reason",
-        "user",
-        "database",
-        "application_name",
-    ] {
-        assert_eq!(line[field], hostile, "{field}");
-    }
-    assert!(line["statement"].as_str().unwrap().contains(hostile));
 }
 
 fn count_of(lines: &[Value], matches: impl Fn(&Value) -> bool) -> u64 {
