@@ -90,43 +90,6 @@ fn out_of_bounds(result: Result<Mark, DeclareError>) -> (Option<u64>, Bound) {
     }
 }
 
-#[tokio::test]
-async fn a_token_out_of_bounds_changes_nothing() {
-    let postgres = Postgres::start(&[]).await;
-    let store = store(&postgres);
-    let takeover = start(&postgres, Arc::clone(&store) as _).await.unwrap();
-    let (_a, a) = session(&postgres, &takeover, "postgres").await;
-    let (_b, b) = session(&postgres, &takeover, "postgres").await;
-    let most = TokenBounds {
-        max_token: Some(1_000),
-        ..NONE
-    };
-    let refused = declare(&takeover, 1_001, a, most.clone()).await;
-    assert_eq!(out_of_bounds(refused), (None, Bound::MaxToken(1_000)));
-    assert_eq!(store.mark(&Scope::default()).await.unwrap(), None);
-    assert_eq!(backends(store.as_ref()).await, vec![]);
-    declare(&takeover, 1_000, a, most.clone()).await.unwrap();
-    let step = TokenBounds {
-        max_step: Some(10),
-        ..NONE
-    };
-    for value in [1_011, Token::MAX] {
-        let refused = declare(&takeover, value, b, step.clone()).await;
-        assert_eq!(out_of_bounds(refused), (Some(1_000), Bound::MaxStep(10)));
-        let mark = store.mark(&Scope::default()).await.unwrap().unwrap();
-        assert_eq!(mark.token, token(1_000));
-        assert_eq!(backends(store.as_ref()).await, [a.backend]);
-    }
-    declare(&takeover, 1_010, b, step).await.unwrap();
-    declare(&takeover, Token::MAX, b, NONE).await.unwrap();
-    let refused = declare(&takeover, Token::MAX, b, most).await;
-    assert_eq!(
-        out_of_bounds(refused),
-        (Some(Token::MAX), Bound::MaxToken(1_000)),
-        "whatever the mark"
-    );
-}
-
 /// A proxy that does not know of the repair takes the poison token for the mark, so to it the token is no step.
 #[tokio::test]
 async fn the_step_is_counted_from_the_repaired_mark_at_once() {
@@ -137,6 +100,13 @@ async fn the_step_is_counted_from_the_repaired_mark_at_once() {
         .unwrap();
     let (_a, a) = session(&postgres, &takeover, "postgres").await;
     declare(&takeover, Token::MAX, a, NONE).await.unwrap();
+    // It is above the highest token, whatever the mark.
+    let most = TokenBounds {
+        max_token: Some(1_000),
+        ..NONE
+    };
+    let refused = out_of_bounds(declare(&takeover, Token::MAX, a, most).await);
+    assert_eq!(refused, (Some(Token::MAX), Bound::MaxToken(1_000)));
     repair(&postgres, "postgres", &store, 34).await.unwrap();
     let (_b, b) = session(&postgres, &takeover, "postgres").await;
     let step = TokenBounds {
@@ -217,38 +187,6 @@ async fn a_refusal_by_the_cache_does_not_outlive_a_repair_that_no_watch_tells() 
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     println!("the cache was behind for {:?}", began.elapsed());
-}
-
-#[tokio::test]
-async fn a_repair_that_cannot_end_a_session_says_so_and_is_finished_by_the_next_run() {
-    let postgres = Postgres::start(&[]).await;
-    let store = store(&postgres);
-    let admin = postgres.connect("postgres").await;
-    let role = "CREATE ROLE c LOGIN; GRANT pg_signal_backend, pg_read_all_stats TO c";
-    admin.batch_execute(role).await.unwrap();
-    let takeover = start(&postgres, Arc::clone(&store) as _).await.unwrap();
-    let (poisoned, by) = session(&postgres, &takeover, "postgres").await;
-    declare(&takeover, Token::MAX, by, NONE).await.unwrap();
-    // Only a superuser can end a superuser's session.
-    let error = repair(&postgres, "c", &store, 34).await.unwrap_err();
-    let RepairError::Incomplete { report, why } = &error else {
-        panic!("{error}")
-    };
-    assert_eq!(report.mark.token, token(34));
-    assert!(
-        matches!(why, DeclareError::Incomplete { left, .. } if *left == [by.backend]),
-        "{why}"
-    );
-    assert!(
-        error.to_string().contains("run the same command again"),
-        "{error}"
-    );
-    assert!(is_alive(&poisoned).await);
-    let (work, report) = repair(&postgres, "postgres", &store, 34).await.unwrap();
-    assert_eq!((work, report.sessions), (Work::Finish, 1));
-    assert_eq!(report.mark.incarnation.get(), 1, "it is the same repair");
-    assert!(!is_alive(&poisoned).await);
-    assert_eq!(backends(store.as_ref()).await, vec![]);
 }
 
 /// A table made by versions before incarnations is upgraded. It agrees with the authority about a repair, and exposes

@@ -338,6 +338,11 @@ fn commit_of_a_prepared_transaction() {
     assert_refused(&plain.query("COMMIT PREPARED 'two'"), "PF002", b'I');
     assert_refused(&plain.extended("ROLLBACK PREPARED 'two'"), "PF002", b'I');
     assert!(committed(&stage).is_empty());
+    wait_until("the log to name it", || {
+        let output = stage.proxy.output();
+        let mut lines = output.lines();
+        lines.any(|line| line.contains("outlives this takeover") && line.contains("two"))
+    });
     new.ok("ROLLBACK PREPARED 'two'");
 }
 

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use pgpalisade_authority::{
@@ -85,10 +84,9 @@ pub async fn declare(
         .await
 }
 
-/// The real store, slowed down.
+/// The real store, counted or with a broken watch.
 pub struct Slow {
     pub store: Arc<Embedded>,
-    pub declare: Duration,
     /// Whether it reports changes.
     pub tells: bool,
     /// Number of times that it was told of takeovers.
@@ -100,7 +98,6 @@ impl Slow {
     pub fn telling(store: &Arc<Embedded>) -> Self {
         Self {
             store: Arc::clone(store),
-            declare: Duration::ZERO,
             tells: true,
             notes: AtomicUsize::default(),
         }
@@ -168,10 +165,6 @@ impl Authority for Slow {
     }
 
     async fn declare(&self, declaration: &Declaration) -> Answer<Declared> {
-        // A proxy without an answer at its start does not start.
-        if !declaration.scope.is_epoch() {
-            tokio::time::sleep(self.declare).await;
-        }
         self.store.declare(declaration).await
     }
 

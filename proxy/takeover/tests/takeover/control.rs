@@ -3,28 +3,6 @@
 use super::*;
 
 #[tokio::test]
-async fn a_lost_control_connection_is_replaced_and_the_lock_taken_again() {
-    let (postgres, store, takeover) = started().await;
-    let admin = postgres.connect("postgres").await;
-    let (_old, old) = declared(&postgres, &takeover, "postgres", 1).await;
-    let session = identified(&takeover, old);
-    let control = "FROM pg_stat_activity WHERE application_name = 'pgpalisade control'";
-    admin
-        .query(&format!("SELECT pg_terminate_backend(pid) {control}"), &[])
-        .await
-        .unwrap();
-    // At once: a declaration without a barrier does not need the connection; a takeover waits for it.
-    let again = declare_for(&takeover, 1, session).await;
-    assert_eq!(again.unwrap().token, token(1));
-    let (_client, new) = joined(&postgres, &takeover, "postgres").await;
-    declare(&takeover, 2, new).await.unwrap();
-    assert_eq!(registered(&store).await, [new]);
-    let locks =
-        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock'";
-    eventually(&admin, locks, 1).await;
-}
-
-#[tokio::test]
 async fn without_a_control_connection_only_takeovers_fail() {
     let postgres = Postgres::start(&[]).await;
     let store = store(&postgres);
@@ -59,4 +37,8 @@ async fn without_a_control_connection_only_takeovers_fail() {
         assert!(Instant::now() < give_up, "{error}");
     }
     assert_eq!(registered(&store).await, [new]);
+    // The new connection has the lock of the lost one.
+    let locks =
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock'";
+    eventually(&admin, locks, 1).await;
 }

@@ -138,38 +138,29 @@ async fn a_caller_that_goes_away_does_not_stop_its_takeover() {
     }
 }
 
-/// Two proxies on one store: the one that raised the mark is gone, and the other finishes its barrier.
-#[tokio::test]
-async fn any_proxy_finishes_a_barrier() {
-    let postgres = Postgres::start(&[]).await;
-    let store = store(&postgres);
-    let shared = TakeoverOptions {
-        store_lock: StoreLock::Shared,
-        ..options(&postgres)
-    };
-    let one = start(shared.clone(), &store).await.unwrap();
-    let two = start(shared, &store).await.unwrap();
-    let (old, _) = declared(&postgres, &one, "postgres", 1).await;
-    // A proxy that raised the mark and then stopped for good.
-    let client = postgres.connect("postgres").await;
-    let raiser = identify(&one, &client).await.unwrap();
-    let scope = Scope::default();
-    let raise = Declaration::new(&scope, token(2), raiser, one.cluster().unwrap(), "");
-    store.declare(&raise).await.unwrap();
-    ran(&old, "SELECT 1").await;
-    let (_new, new) = declared(&postgres, &two, "postgres", 2).await;
-    assert!(old.batch_execute("SELECT 1").await.is_err());
-    let mut expect = [raiser, new];
-    expect.sort_unstable();
-    assert_eq!(registered(&store).await, expect);
-    // The watch has updated its cache, though none of its sessions has declared since.
-    let give_up = Instant::now() + Duration::from_secs(10);
-    while one.marks().mark(&scope).mark() != Some(token(2)) {
-        assert!(Instant::now() < give_up, "the watch tells nothing");
-        tokio::time::sleep(Duration::from_millis(2)).await;
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_declares_of_one_token_wait_for_one_barrier() {
+    let (postgres, store, takeover) = started().await;
+    let (_old, stuck) = declared(&postgres, &takeover, "postgres", 1).await;
+    let mut sessions = Vec::new();
+    for _ in 0..10 {
+        let (client, backend) = joined(&postgres, &takeover, "postgres").await;
+        sessions.push((client, backend));
     }
-    assert!(matches!(
-        declare(&one, 1, raiser).await,
-        Err(DeclareError::Stale { .. })
-    ));
+    postgres.signal(Signal::STOP, stuck.pid);
+    let mut declares = tokio::task::JoinSet::new();
+    for (_, backend) in &sessions {
+        let (takeover, backend) = (takeover.clone(), *backend);
+        declares.spawn(async move { declare(&takeover, 2, backend).await });
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(
+        declares.try_join_next().is_none(),
+        "admitted before the old session was gone"
+    );
+    postgres.signal(Signal::CONT, stuck.pid);
+    for result in declares.join_all().await {
+        assert_eq!(result.unwrap().token, token(2));
+    }
+    assert_eq!(registered(&store).await.len(), 10);
 }

@@ -7,15 +7,13 @@
 mod support;
 
 mod control;
-mod ends;
 mod incomplete;
 mod refused;
 mod register;
 mod unanswered;
 
-use std::io::Write;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use pgpalisade_authority::{

@@ -112,35 +112,3 @@ async fn a_barrier_on_a_replaced_server_removes_nobody_else() {
     );
     assert!(registered(store).await.contains(&elsewhere));
 }
-
-#[tokio::test]
-async fn an_authority_that_does_not_answer_is_an_error_in_time() {
-    let postgres = Postgres::start(&[]).await;
-    let store = store(&postgres);
-    let never = Duration::from_secs(3600);
-    let slow = Slow {
-        declare: never,
-        ..Slow::telling(&store)
-    };
-    let timeout = Duration::from_millis(300);
-    let options = TakeoverOptions {
-        timeout,
-        ..options(&postgres)
-    };
-    let takeover = Takeover::start(options, Arc::new(slow), CancellationToken::new())
-        .await
-        .unwrap();
-    let began = Instant::now();
-    let error = declare(
-        &takeover,
-        1,
-        Backend {
-            pid: 1,
-            started_us: 1,
-        },
-    )
-    .await
-    .unwrap_err();
-    assert!(matches!(error, DeclareError::Authority(_)), "{error}");
-    assert!(began.elapsed() < timeout * 3, "{:?}", began.elapsed());
-}
