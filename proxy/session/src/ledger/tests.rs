@@ -1,20 +1,11 @@
-//! Conversations in the order in which both sides send: what is in flight, and where each reply goes.
+//! What is in flight, and what follows from it.
 
 use pgpalisade_policies::{TextEncoding, classify};
 
 use super::super::name_change::NameChange;
 use super::*;
 use crate::fence::Leave;
-use crate::rejection::Rejection;
 use std::sync::Arc;
-
-use ServerMode::{Normal, SkippingToSync};
-
-const COPY_IN: ServerMode = ServerMode::CopyIn { has_data: false };
-
-fn refusal() -> Box<Rejection> {
-    Box::new(Rejection::token_change_after_write())
-}
 
 fn request(letter: char) -> InFlight {
     match letter {
@@ -26,212 +17,9 @@ fn request(letter: char) -> InFlight {
         'C' => InFlight::client(Request::Close, None),
         'D' => InFlight::client(Request::Describe, None),
         'E' => InFlight::client(Request::Execute, None),
-        'm' => InFlight::client(Request::Malformed, None),
-        'q' => InFlight::client(Request::MalformedQuery, None),
-        'h' => InFlight::client(Request::MalformedFlush, None),
-        'p' => InFlight::proxy(Request::Parse),
         's' => InFlight::proxy(Request::Sync),
-        'x' => InFlight {
-            error: Some(refusal()),
-            ..InFlight::proxy(Request::Parse)
-        },
         other => panic!("no request {other:?}"),
     }
-}
-
-fn letter(entry: &InFlight) -> char {
-    match (entry.request, entry.origin) {
-        (Request::Query, _) => 'Q',
-        (Request::FunctionCall, _) => 'F',
-        (Request::Sync, Origin::Client) => 'S',
-        (Request::Sync, _) => 's',
-        (Request::Parse, Origin::Client) => 'P',
-        (Request::Parse, Origin::Injected) if entry.error.is_some() => 'x',
-        (Request::Parse, _) => 'p',
-        (Request::Bind, _) => 'B',
-        (Request::Close, _) => 'C',
-        (Request::Describe, _) => 'D',
-        (Request::Execute, _) => 'E',
-        (Request::Malformed, _) => 'm',
-        (Request::MalformedQuery, _) => 'q',
-        (Request::MalformedFlush, _) => 'h',
-    }
-}
-
-/// Checks the events of a conversation, one in each word:
-///
-/// - `>` requests of the client, a letter each: `Q` Query, `F` FunctionCall, `S` Sync, `P` Parse, `B` Bind, `C` Close,
-///   `D` Describe, `E` Execute, `c` CopyDone; `q` a malformed Query, `h` a malformed Flush, `m` another malformed one.
-///   Those of the proxy: `p` Parse, `s` Sync, and `x` a Parse that fails in place of a request of the client.
-/// - `<` replies by their type bytes, all relayed; `~` all dropped; `!E` an error that is replaced by another one.
-/// - `=` requests in flight now, and the server's treatment of more, if it is special: `+copy`, `+skip`.
-#[track_caller]
-fn check(events: &str) {
-    let mut ledger = Ledger::default();
-    for (at, event) in events.split(' ').enumerate() {
-        let (kind, letters) = event.split_at(1);
-        match kind {
-            ">" => letters.chars().for_each(|one| match one {
-                'c' => ledger.end_copy_in(),
-                one => ledger.push(request(one)),
-            }),
-            "<" => expect(&mut ledger, at, letters, &ReplyRoute::Relay),
-            "~" => expect(&mut ledger, at, letters, &ReplyRoute::Swallow),
-            "!" => expect(&mut ledger, at, letters, &ReplyRoute::Replace(refusal())),
-            "=" => in_flight_now(&ledger, at, letters),
-            other => panic!("no event {other}"),
-        }
-    }
-}
-
-#[track_caller]
-fn in_flight_now(ledger: &Ledger, at: usize, expect: &str) {
-    let (letters, mode) = match expect.split_once('+') {
-        Some((letters, "copy")) => (letters, COPY_IN),
-        Some((letters, _)) => (letters, SkippingToSync),
-        None => (expect, Normal),
-    };
-    let found: String = ledger.iter().map(letter).collect();
-    assert_eq!((&*found, ledger.mode), (letters, mode), "event {at}");
-    assert_eq!(ledger.is_empty(), letters.is_empty(), "event {at}");
-    // A count that is missed once stays wrong.
-    let ends = letters.contains(['Q', 'q', 'F', 'S', 's']);
-    assert_eq!(ledger.settled().is_none(), ends, "event {at}");
-    assert_eq!(ledger.is_skipping(), mode == SkippingToSync, "event {at}");
-    assert_eq!(ledger.is_copying_in(), mode == COPY_IN, "event {at}");
-}
-
-#[track_caller]
-fn expect(ledger: &mut Ledger, at: usize, tags: &str, to: &ReplyRoute) {
-    for tag in tags.bytes() {
-        assert_eq!(
-            &ledger.on_reply(tag),
-            to,
-            "event {at}, {:?}",
-            char::from(tag)
-        );
-    }
-}
-
-#[test]
-fn a_simple_query_ends_with_ready() {
-    check(">Q <TDDC =Q <Z =");
-    // Several statements, and an empty text.
-    check(">Q <CTDC =Q <Z =");
-    check(">Q <I =Q <Z =");
-    // An error neither ends it nor skips anything.
-    check(">QQ <CE =QQ <Z =Q");
-    check(">F <V =F <Z =");
-    check(">FQ <E =FQ <Z =Q");
-}
-
-#[test]
-fn statements_of_a_query_are_counted() {
-    let mut ledger = Ledger::default();
-    ledger.push(request('Q'));
-    for (reply, completed) in [
-        (b'T', 0),
-        (b'D', 0),
-        (b'C', 1),
-        (b'I', 2),
-        (b'N', 2),
-        (b'C', 3),
-    ] {
-        ledger.on_reply(reply);
-        assert_eq!(ledger.front().unwrap().completed, completed);
-    }
-}
-
-#[test]
-fn each_message_of_a_pipeline_has_its_own_reply() {
-    check(">PBDECS <1 =BDECS <2 =DECS <T =ECS <DD =ECS <C =CS <3 =S <Z =");
-    // A reply to one kind of message completes no other.
-    for (sent, replies) in [
-        ("P", "23TnsCI"),
-        ("B", "13TnsCI"),
-        ("C", "12TnsCI"),
-        ("D", "123sCI"),
-        ("E", "123Tn"),
-        ("S", "123TnsCI"),
-        ("Q", "123Tns"),
-    ] {
-        check(&format!(">{sent} <{replies} ={sent}"));
-    }
-    check(">EE <s =E <I =");
-    check(">SS <Z =S <Z =");
-}
-
-#[test]
-fn a_statement_is_described_by_its_parameters_first() {
-    check(">DD <t =DD <T =D");
-    check(">DD <t =DD <n =D");
-    check(">DD <n =D <T =");
-}
-
-#[test]
-fn an_error_skips_to_the_next_sync() {
-    check(">PBESPS <1E =SPS <Z1Z =");
-    // A Query before the Sync is skipped as well.
-    check(">PQFBES <E =S");
-    // Without a Sync, what is sent gets no reply.
-    check(">PBE <E =+skip >PBQcE =+skip >SP =SP <Z1 =");
-    // The error of a Sync itself (a deferred constraint) skips nothing.
-    check(">ESPS <CE =SPS <Z =PS");
-}
-
-#[test]
-fn a_malformed_message_is_answered_by_an_error() {
-    check(">mBES =mBES <E =S <Z =");
-    check(">m <E =+skip");
-    check(">qQ <E =qQ <Z =Q");
-}
-
-#[test]
-fn replies_to_the_proxy_are_swallowed() {
-    check(">QpsQ <CZ ~1 ~Z =Q <TDCZ =");
-    // Inside a pipeline; the Sync is the client's.
-    check(">PpES <1 ~1 <CZ =");
-    check(">pES ~E =S <Z =");
-    check(">PES <E =S");
-}
-
-#[test]
-fn an_error_is_put_in_the_place_of_the_servers() {
-    check(">xS !E =S <Z =");
-    check(">PBx <12 !E =+skip >BES <Z =");
-    // After an earlier error, the client sees the server's own.
-    check(">PxS <E =S <Z =");
-    // Only the first error of a request is replaced.
-    let mut ledger = Ledger::default();
-    ledger.push(request('Q'));
-    ledger.front_mut().unwrap().error = Some(refusal());
-    assert_eq!(ledger.on_reply(tag::ERROR), ReplyRoute::Replace(refusal()));
-    assert_eq!(ledger.on_reply(tag::ERROR), ReplyRoute::Relay);
-}
-
-#[test]
-fn copy_in_of_a_query() {
-    check(">Q <G =Q+copy >S =Q+copy >c =Q >S <CZ =S");
-    // Syncs were sent before the answer to the COPY.
-    check(">QSS <G =Q+copy >c =Q");
-    // Two COPYs in one text.
-    check(">Q <G >c =Q <CG =Q+copy >c <CZ =");
-    // The COPY fails in the middle of the data, and their end is then ignored.
-    check(">Q <GE =Q >c <Z =");
-}
-
-#[test]
-fn copy_in_of_the_extended_protocol() {
-    check(">PBE <12G =E+copy >ScS =ES <CZ =");
-    // A Sync sent early is dropped; the one after the data counts.
-    check(">ESSS <G =E+copy >cS <CZ =");
-    // So is a Flush with a body, which is rejected outside a COPY.
-    check(">Eh <G =E+copy >hScS =ES <CZ = >hS <E =S <Z =");
-    // The COPY fails, with or without a Sync already sent after the data.
-    check(">E <G >cS <E =S");
-    check(">E <GE =+skip >cS =S <Z =");
-    // The COPY is rejected before it begins.
-    check(">ES <E =S <Z =");
 }
 
 /// A Sync before all data is ignored. After data that may be refused, it is ambiguous.
@@ -263,23 +51,19 @@ fn a_sync_among_the_data_of_a_copy() {
     }
 }
 
+/// The server answers nothing up to the Sync after an error.
 #[test]
-fn the_end_of_a_copy_without_a_copy_is_nothing() {
-    check(">ccc =");
-    check(">QcQ =QQ <CZ =Q");
-}
-
-#[test]
-fn nothing_in_flight_is_answered() {
-    check("<Z = <E =");
-    check(">P <E =+skip <Z =");
-}
-
-#[test]
-fn messages_that_come_at_any_time_complete_nothing() {
-    for sent in ["Q", "F", "S", "P", "B", "C", "D", "E"] {
-        check(&format!(">{sent} <NAS ={sent}"));
+fn what_is_skipped_is_not_in_flight() {
+    let mut ledger = Ledger::default();
+    ledger.push(request('P'));
+    ledger.on_reply(tag::ERROR);
+    for skipped in ['P', 'B', 'Q', 'E'] {
+        ledger.push(request(skipped));
+        assert!(ledger.is_skipping() && ledger.is_empty(), "{skipped}");
     }
+    ledger.push(request('S'));
+    ledger.push(request('P'));
+    assert_eq!((ledger.is_skipping(), ledger.iter().count()), (false, 2));
 }
 
 #[test]
