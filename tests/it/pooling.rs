@@ -79,7 +79,7 @@ fn a_transaction_keeps_its_connection() {
 fn a_leader_writes_and_web_transactions_go_on_through_a_takeover() {
     let stage = stage("4");
     let mut web = stage.plain();
-    let mut leader = stage.leader("34");
+    let [mut leader, mut begins, mut parses] = [(); 3].map(|()| stage.leader("34"));
     leader.ok("INSERT INTO jobs VALUES (1)");
     leader.ok("BEGIN; INSERT INTO jobs VALUES (2); COMMIT");
     assert_eq!(web.rows("SELECT count(*) FROM jobs"), [["2"]]);
@@ -88,8 +88,14 @@ fn a_leader_writes_and_web_transactions_go_on_through_a_takeover() {
     next.ok("SET fencing.token = 35");
     next.ok("INSERT INTO jobs VALUES (4)");
     assert_eq!(web.rows("SELECT count(*) FROM jobs"), [["3"]]);
-    // The deposed leader is told once, and stays connected.
+    // A deposed leader is told once, whatever it says first, and stays connected.
     leader.fails("SELECT 1", "PF001");
+    begins.fails("BEGIN", "PF001");
+    assert_error(&parses.extended("SELECT 1"), "PF001");
+    for other in [&mut begins, &mut parses] {
+        other.ok("SELECT 1");
+        other.fails("INSERT INTO jobs VALUES (5)", "PF001");
+    }
     assert_eq!(leader.rows("SELECT 1"), [["1"]]);
     leader.fails("INSERT INTO jobs VALUES (5)", "PF001");
     leader.fails("BEGIN; INSERT INTO jobs VALUES (5); COMMIT", "PF001");

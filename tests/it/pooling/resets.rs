@@ -34,11 +34,15 @@ fn pair(setup: &str) -> Pair {
 impl Pair {
     /// Whether the connection is reset after `sql` of the one and before the other.
     fn is_reset_after(&mut self, sql: &str) -> bool {
+        self.is_reset_after_batch(&Batch::new().query(sql))
+    }
+
+    fn is_reset_after_batch(&mut self, batch: &Batch) -> bool {
         let mark = Batch::new()
             .close_statement("mark")
             .parse("mark", "SELECT 1");
-        let answer = self.one.run(&mark.query(sql));
-        assert_eq!(errors(&answer), [""; 0], "{sql}");
+        let answer = self.one.run(&mark.then(batch));
+        assert_eq!(errors(&answer), [""; 0]);
         // Only a reset removes it.
         let all = "SELECT count(*) FROM pg_prepared_statements WHERE name = 'mark'";
         self.other.rows(all) != [["1"]]
@@ -62,11 +66,17 @@ fn reads_need_no_reset() {
         ("BEGIN; SELECT 1; SAVEPOINT s; ROLLBACK TO s; COMMIT", false),
         ("COPY jobs TO STDOUT", false),
         ("SHOW work_mem", false),
+        ("UNLISTEN *", false),
         ("BEGIN; SET LOCAL work_mem = '1MB'; COMMIT", true),
         ("SELECT set_config('work_mem', '1MB', true)", true),
         ("EXECUTE mark", true),
     ] {
         assert_eq!(pair.is_reset_after(sql), is_reset, "{sql}");
+    }
+    // A portal, whose text is known from its Parse.
+    for (sql, is_reset) in [("SELECT 1", false), ("SET LOCAL work_mem = '1MB'", true)] {
+        let batch = Batch::new().statement(sql).sync();
+        assert_eq!(pair.is_reset_after_batch(&batch), is_reset, "{sql}");
     }
     // Statements with the names of other clients.
     for at in 0..300 {

@@ -308,6 +308,14 @@ fn a_setting_is_adopted_with_its_own_transaction() {
         };
         assert_eq!(shown, expect, "{set} {:?}", errors(&answer));
     }
+    // Beside the end of another transaction.
+    let (mut one, mut other) = (stage.leader("34"), stage.plain());
+    one.ok("BEGIN; SELECT 1");
+    let ends = Batch::new().statement("COMMIT");
+    let answer = one.run(&ends.statement("SET work_mem = '123kB'").sync());
+    assert_eq!(errors(&answer), [] as [&str; 0]);
+    other.query("SELECT 1");
+    assert_eq!(one.rows("SHOW work_mem"), [["123kB"]]);
 }
 
 #[test]

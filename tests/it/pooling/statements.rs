@@ -115,6 +115,9 @@ run s ;; describe s ;; close s
 parse s SELECT 1 ;; close s + run s ;; run s ;; parse s SELECT 2 ;; run s
 parse . SELECT 7 + describe . ;; run . ;; run . ;; SELECT 1 ;; run .
 parse . SELECT 7 + describe . ;; close . ;; run .
+parse . SELECT 7 ;; BEGIN ;; run .
+parse . SELECT 7 ;; parse . SELEC ;; run .
+parse . SELECT 7 ;; run nowhere + parse . SELEC ;; run .
 parse s SELECT 1 ;; parse . SELECT 7 + describe . ;; run s ;; run .
 parse s SELECT * FROM t ;; table DROP TABLE t ;; run s ;; close s ;; run s
 BEGIN ;; parse s SELECT 1 ;; ROLLBACK ;; run s
@@ -142,6 +145,7 @@ parse s SELECT 1 ;; EXECUTE s ;; EXECUTE s ;; run s
 parse s SELECT 1 ;; > EXECUTE s ;; > EXECUTE s
 parse s SELECT * FROM t ;; table DROP TABLE t ;; EXECUTE s ;; SELECT 1 ;; EXECUTE s; SELECT 1 ;; SELECT 1
 parse s SELECT 1 ;; PREPARE s AS SELECT 2
+SELECT 1 ;; DEALLOCATE s ;; PREPARE s AS SELECT 3
 ",
     );
 }
@@ -347,6 +351,11 @@ fn create_table_as_execute_runs_the_clients_own() {
             let whose = stage.value(&format!("SELECT whose FROM t{nth}"));
             assert_eq!(whose, "one");
         }
+        // Where the name stands for the other's, that stays.
+        assert_eq!(other.rows("EXECUTE s"), [["other"]]);
+        one.ok("DEALLOCATE s");
+        assert_eq!(other.rows("EXECUTE s"), [["other"]]);
+        one.fails("EXECUTE s", "26000");
     }
 }
 

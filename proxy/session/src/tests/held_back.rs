@@ -5,14 +5,13 @@ use std::cell::RefCell;
 use bytes::BytesMut;
 use pgpalisade_policies::VerdictCache;
 
-use super::super::action::{Action, Prerequisite};
+use super::super::action::Action;
 use super::super::lost_server::Step;
 use super::super::unserved::Needs;
 use super::super::{Activity, ClientHalf, Met, Session};
-use super::frames::{error_body, parse, query, split};
-use super::subject::{Holds, MARK, Subject, fresh, identified, raise, session, wanted};
+use super::frames::{parse, query, split};
+use super::subject::{Holds, Subject, fresh, identified, session, wanted};
 use crate::rejection::Rejection;
-use crate::wire::backend;
 use crate::wire::frontend::FrontendTag;
 
 fn verdicts() -> RefCell<VerdictCache> {
@@ -34,22 +33,6 @@ fn held(client: &mut ClientHalf, message: &[u8]) -> Option<String> {
         String::from_utf8_lossy(body).into_owned()
     });
     (needs == Needs::Nothing).then(|| words.collect::<Vec<_>>().join(" "))
-}
-
-/// As any Query does.
-#[test]
-fn a_begin_drops_the_unnamed_statement() {
-    let mut subject = Subject::new(Holds::None);
-    subject.lend(fresh());
-    subject.synced(&parse("", "SELECT 1"));
-    let mut client = subject.session.part().unwrap().0;
-    let has_unnamed = |client: &ClientHalf| {
-        let statements = client.statements.as_ref();
-        statements.is_some_and(|all| all.unnamed.is_some())
-    };
-    assert!(has_unnamed(&client));
-    let _ = held(&mut client, &query("BEGIN"));
-    assert!(!has_unnamed(&client));
 }
 
 /// A ROLLBACK with more after it, as asyncpg's reset.
@@ -145,14 +128,6 @@ fn only_a_plain_begin_is_held_back() {
 }
 
 #[test]
-fn a_deposed_client_begins_nothing() {
-    let subject = Subject::new(Holds::Current);
-    let (mut client, _) = subject.session.part().unwrap();
-    raise(subject.fence.fence(), MARK + 1);
-    assert_eq!(held(&mut client, &query("BEGIN")), None);
-}
-
-#[test]
 fn a_connection_is_wanted_for_what_is_declared_first() {
     let begun = |text: &str| {
         let mut client = client(Holds::None);
@@ -193,29 +168,6 @@ fn a_connection_is_wanted_for_what_is_declared_first() {
     assert_eq!(found, holder.tokens().map(|held| held.to_string()));
 }
 
-/// A registered connection gives its client nothing before the declaration.
-#[test]
-fn a_token_counts_once_it_is_declared() {
-    let mut subject = Subject::new(Holds::Current);
-    let unused = fresh();
-    let registered = subject.lend(unused);
-    let (other, _) = session(subject.fence.clone()).part().unwrap();
-    subject.session = Session::lend(other, registered);
-    assert!(subject.session.client.state.token().is_none());
-    subject.run(&query("SELECT 1"), "SELECT 1", b'I');
-    let insert = query("INSERT INTO t VALUES (1)");
-    assert_eq!(subject.decided_anew(&insert), "!no");
-    // Accepted for this process, so no step of the authority.
-    let text = "BEGIN; SET LOCAL fencing.token = 5; INSERT INTO t VALUES (1); COMMIT";
-    subject.send(&query(text));
-    let refused = error_body("ERROR", "40001", "no");
-    let _ = subject.reply(b'E', &refused);
-    let _ = subject.reply(b'Z', b"I");
-    assert!(subject.session.client.state.token().is_none());
-    subject.run(&query("SELECT 1"), "SELECT 1", b'I');
-    assert_eq!(subject.decided_anew(&insert), "!no");
-}
-
 /// A session with a client that holds back a BEGIN, in a new connection.
 fn begun(holds: Holds) -> Subject {
     let mut subject = Subject::new(holds);
@@ -228,53 +180,6 @@ fn begun(holds: Holds) -> Subject {
     assert!(held(&mut client, &both).is_some());
     subject.session = Session::lend(client, fresh());
     subject
-}
-
-#[test]
-fn it_is_sent_ahead_and_its_replies_are_dropped() {
-    let mut subject = begun(Holds::None);
-    loop {
-        let step = subject.session.resume(&verdicts());
-        subject.take_output();
-        match step {
-            Step::Done => break,
-            Step::Decided(Action::Need(Prerequisite::Access(change))) => {
-                subject.set_access(change);
-                subject.to_client.clear();
-            }
-            Step::Send(_, message) => {
-                assert_eq!(*message, *query("BEGIN"));
-                subject.answer_with(&[(b'C', b"BEGIN\0"), (b'Z', b"T")]);
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-    assert_eq!(subject.session.activity(), Activity::InTransaction);
-    assert!(subject.to_client.is_empty());
-    subject.run(&query("SELECT 1"), "SELECT 1", b'T');
-}
-
-/// The client was told that a transaction has begun.
-#[test]
-fn one_that_is_refused_fails_the_transaction() {
-    let mut subject = begun(Holds::Current);
-    subject.depose();
-    assert!(matches!(
-        subject.session.resume(&verdicts()),
-        Step::Decided(Action::Discard)
-    ));
-    subject.take_output();
-    assert!(subject.session.has_next_reply() && subject.to_client.is_empty());
-    let (mut client, _) = subject.session.part().unwrap();
-    let mut out = BytesMut::new();
-    assert_eq!(client.answer(FrontendTag::Query, &mut out), Needs::Nothing);
-    let said = split(&out);
-    assert_eq!(
-        backend::error_field(&said[0][5..], b'C'),
-        Some(&b"PF001"[..])
-    );
-    assert_eq!(said[1][5], b'E');
-    assert_eq!(client.activity(), Activity::InFailedTransaction);
 }
 
 /// As one whose declaration is refused.

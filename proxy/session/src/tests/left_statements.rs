@@ -1,7 +1,7 @@
 //! A server connection in which another client has left prepared statements: it was not reset between the two.
 
 use super::super::ServerHalf;
-use super::frames::{bind, execute, message, parse, query, target};
+use super::frames::{bind, execute, parse, target};
 use super::subject::{Holds, Subject, ahead, fresh, sync};
 
 /// A server connection in which a client has prepared `s`, and left an unnamed statement.
@@ -33,39 +33,6 @@ fn begun(subject: &mut Subject) {
 }
 
 const CLOSED: &str = r"C(Ss\x00) ";
-
-#[test]
-fn a_name_of_another_client_stands_for_nothing() {
-    let describe = |name| target(b'D', b'S', name);
-    let unnamed = r"C(S\x00) free";
-    let table: &[(&[u8], &str)] = &[
-        (&parse("s", "SELECT 3"), r"C(Ss\x00) free"),
-        (&parse("s", "SELECT 1"), r"C(Ss\x00) free"),
-        (&bind("", "s"), r"C(Ss\x00) free"),
-        (&describe("s"), r"C(Ss\x00) free"),
-        (&target(b'C', b'S', "s"), "free"),
-        (&parse("", "SELECT 3"), "free"),
-        (&bind("", ""), unnamed),
-        (&describe(""), unnamed),
-        (&bind("", "other"), "free"),
-        (&query("EXECUTE s"), r"C(Ss\x00) S() wait"),
-        (&query("DEALLOCATE s"), r"C(Ss\x00) S() wait"),
-        (&query("PREPARE s AS SELECT 3"), r"C(Ss\x00) S() wait"),
-        (&parse("", "EXECUTE s"), r"C(Ss\x00) wait"),
-        (&query("SELECT 3"), "free"),
-    ];
-    for (message, expect) in table {
-        let mut subject = next(&[]);
-        begun(&mut subject);
-        assert_eq!(ahead(&mut subject, message), *expect, "{message:?}");
-        // Once is enough, whether the Close is in flight or answered.
-        if matches!(message[0], b'B' | b'D') {
-            assert_eq!(ahead(&mut subject, message), "free");
-            subject.run(&sync(), "", b'I');
-            assert_eq!(ahead(&mut subject, message), "free");
-        }
-    }
-}
 
 #[test]
 fn an_equal_statement_of_another_client_serves() {
@@ -111,42 +78,6 @@ fn an_equal_statement_serves_only_whom_it_was_described_to() {
     assert_eq!(ahead(&mut subject, &bind("", "s")), described);
 }
 
-/// DEALLOCATE of a statement that is elsewhere leaves the other client's.
-#[test]
-fn who_comes_back_finds_its_own() {
-    let mut first = Subject::new(Holds::None);
-    first.lend(fresh());
-    first.synced(&parse("s", "SELECT 1"));
-    let shared = first.lend(fresh());
-
-    let mut second = Subject::new(Holds::None);
-    second.lend(fresh());
-    second.synced(&parse("s", "SELECT 3"));
-    second.lend(shared);
-    second.synced(&bind("", "s"));
-    let shared = second.lend(fresh());
-
-    first.lend(shared);
-    assert_eq!(
-        ahead(&mut first, &bind("", "s")),
-        r"C(Ss\x00) P(s\x00SELECT 1\x00\x00\x00) free"
-    );
-    first.run(&sync(), "", b'I');
-    let shared = first.lend(fresh());
-    second.lend(shared);
-    let ended = r"C(S\x00) C(P\x00) S() !no";
-    assert_eq!(ahead(&mut second, &query("DEALLOCATE s")), ended);
-    assert_eq!(
-        second.to_client,
-        [&message(b'C', b"DEALLOCATE\0")[..], &message(b'Z', b"I")].concat()
-    );
-    for (tag, body) in [(b'3', ""), (b'3', ""), (b'Z', "I")] {
-        let _ = second.reply(tag, body.as_bytes());
-    }
-    let taken = ahead(&mut second, &parse("s", "SELECT 4"));
-    assert_eq!(taken, format!("{CLOSED}free"));
-}
-
 /// A Close that is skipped after an error has closed nothing.
 #[test]
 fn a_name_stays_taken_until_its_close_is_answered() {
@@ -157,39 +88,4 @@ fn a_name_stays_taken_until_its_close_is_answered() {
     let _ = subject.fail();
     subject.run(&sync(), "", b'I');
     assert_eq!(ahead(&mut subject, &bind("", "s")), format!("{CLOSED}free"));
-}
-
-#[test]
-fn what_is_no_read_leaves_a_server_connection_to_be_reset() {
-    let table: &[(&[u8], &str, bool)] = &[
-        (&query("SELECT now()"), "SELECT 1", true),
-        (&query("BEGIN; SELECT 1; COMMIT"), "COMMIT", true),
-        (&query("SHOW work_mem"), "SHOW", true),
-        (&query("SET LOCAL work_mem = '1MB'"), "SET", false),
-        (&query("SELECT lastval(), f()"), "SELECT 1", true),
-        (&query("UNLISTEN *"), "UNLISTEN", true),
-        (&query("DEALLOCATE ALL"), "DEALLOCATE ALL", false),
-    ];
-    for (message, tag, is_tidy) in table {
-        let mut subject = Subject::new(Holds::None);
-        subject.lend(fresh());
-        subject.run(message, tag, b'I');
-        let server = subject.lend(fresh());
-        assert_eq!(server.is_tidy(), *is_tidy, "{message:?}");
-    }
-    // A portal, whose text is known from its Parse.
-    for (text, tag, is_tidy) in [
-        ("SELECT 1", "SELECT 1", true),
-        ("SET LOCAL work_mem = '1MB'", "SET", false),
-    ] {
-        let mut subject = Subject::new(Holds::None);
-        subject.lend(fresh());
-        subject.pipeline(text);
-        subject.run(&sync(), tag, b'I');
-        assert_eq!(subject.lend(fresh()).is_tidy(), is_tidy, "{text}");
-    }
-    // Tokens of the client.
-    let mut subject = Subject::new(Holds::Current);
-    let server = subject.lend(fresh());
-    assert!(!server.is_tidy());
 }

@@ -7,7 +7,7 @@ use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::endings::Ending;
 use super::super::token_request::Obtained;
 use super::super::{Activity, Met, Session};
-use super::frames::{bind, error_body, execute, parse, query, strings, target};
+use super::frames::{bind, error_body, execute, parse, query, strings};
 use super::subject::{Holds, MARK, Subject, fence, fresh, raise, session, sync, wanted};
 use crate::fence::TokenValue;
 use crate::rejection::Rejection;
@@ -120,49 +120,6 @@ fn after_its_declaration_it_counts_in_the_other_server_too() {
         .unwrap();
     subject.run(&query("RESET fencing.token"), "RESET", b'I');
     assert_eq!(subject.decided_anew(&insert), "+token");
-}
-
-#[test]
-fn another_client_gets_nothing_from_a_server_that_has_a_token() {
-    let insert = query("INSERT INTO t VALUES (1)");
-    let accepted = Subject::new(Holds::Current).lend(fresh());
-    let mut other = Subject::new(Holds::None);
-    other.lend(accepted);
-    assert!(other.session.client.state.token().is_none());
-    // Its transactions are made read-only first.
-    assert_eq!(other.decided_anew(&insert), "guard");
-    other.run(&query("SELECT 1"), "SELECT 1", b'I');
-    assert_eq!(other.decided_anew(&insert), "!no");
-}
-
-#[test]
-fn the_first_statement_after_a_takeover_is_refused_whatever_it_is() {
-    let firsts: [(&[u8], &str); 4] = [
-        (&query("SELECT 1"), "!no"),
-        (&query("BEGIN"), "!no"),
-        (&parse("", "SELECT 1"), "+no"),
-        (&query("INSERT INTO t VALUES (1)"), "!no"),
-    ];
-    for (first, refused) in firsts {
-        let mut subject = moved();
-        subject.depose();
-        assert_eq!(subject.decided_anew(first), refused);
-        let said = String::from_utf8_lossy(&subject.to_client).into_owned();
-        assert_eq!(said.contains("PF001"), refused == "!no");
-        if refused == "+no" {
-            let _ = subject.fail();
-            assert!(String::from_utf8_lossy(&subject.to_client).contains("PF001"));
-            subject.send(&sync());
-            subject.answer("", b'I');
-        }
-        // After it, as in a session that holds a stale token: it reads, and does not write.
-        subject.run(&query("SELECT 1"), "SELECT 1", b'I');
-        let found = subject.decided_anew(&query("INSERT INTO t VALUES (1)"));
-        assert_eq!(found, "!no");
-        assert!(String::from_utf8_lossy(&subject.to_client).contains("PF001"));
-        subject.lend(fresh());
-        assert_eq!(subject.decided_anew(&query("SELECT 1")), "guard");
-    }
 }
 
 /// The proxy learns of the takeover by the authority's answer.
@@ -339,52 +296,6 @@ fn a_reset_that_fails_costs_the_server_connection() {
     let (client, told) = subject.session.lose_server();
     assert!(told.is_empty());
     assert_eq!(client.activity(), Activity::Idle);
-}
-
-#[test]
-fn a_client_keeps_its_server_as_long_as_something_is_left_in_it() {
-    let mut subject = Subject::new(Holds::Current);
-    let accepted = subject.lend(fresh());
-    subject.lend(accepted);
-    let left = |subject: &Subject| subject.session.leftover();
-    assert_eq!(left(&subject), None);
-    subject.run(&query("INSERT INTO t VALUES (1)"), "INSERT 0 1", b'I');
-    assert_eq!(left(&subject), None);
-    subject.run(&query("SET LOCAL work_mem = '1MB'"), "SET", b'I');
-    assert_eq!(left(&subject), None);
-    subject.run(&query("LISTEN c"), "LISTEN", b'I');
-    subject.run(&query("SELECT 1"), "SELECT 1", b'I');
-    assert_eq!(left(&subject), Some(Leftover::Channel));
-    subject.run(&query("DISCARD ALL"), "DISCARD ALL", b'I');
-    assert_eq!(left(&subject), None);
-    // Its literals were read by a setting of its transaction.
-    subject.run(&query("BEGIN; SET LOCAL datestyle = 'German'"), "SET", b'T');
-    subject.send(&parse("n", "SELECT date '1.2.2020'"));
-    subject.run(&sync(), "", b'T');
-    subject.run(&query("COMMIT"), "COMMIT", b'I');
-    assert_eq!(left(&subject), Some(Leftover::Statement));
-    // The unnamed one, until it is bound.
-    for (message, expect) in [
-        (target(b'C', b'S', "n"), None),
-        (
-            parse("", "SELECT date '1.2.2020'"),
-            Some(Leftover::Statement),
-        ),
-        (bind("", ""), None),
-    ] {
-        subject.synced(&message);
-        assert_eq!(left(&subject), expect);
-    }
-    subject.synced(&parse("n", "SELECT date '1.2.2020'"));
-    subject.synced(&target(b'C', b'S', "n"));
-    assert_eq!(left(&subject), None);
-    subject.pipeline("SELECT pg_advisory_lock(1)");
-    subject.run(&sync(), "SELECT 1", b'I');
-    assert_eq!(left(&subject), Some(Leftover::Lock));
-    // A session that is never parted needs no account of it, and reads no text for it.
-    let mut alone = Subject::new(Holds::Current);
-    alone.run(&query("LISTEN c"), "LISTEN", b'I');
-    assert_eq!(left(&alone), None);
 }
 
 /// The server reports what it has reset before its ReadyForQuery. What follows in the same cycle stays.

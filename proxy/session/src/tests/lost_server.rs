@@ -170,6 +170,11 @@ fn requests_in_flight_are_answered() {
         "a write in a block + ROLLBACK + INSERT => Q: 08007 I|.|idle",
         "a write in a block + a failure + COMMIT => Q: 08006 I|.|idle",
         "a write in a block + SELECT 1 + SELECT 2 => Q: 08006 E 08006 E|.|failed",
+        "a write in a block + SELECT 1; COMMIT => Q: 08007 I|.|idle",
+        "a write in a block + PREPARE TRANSACTION 'x' => Q: 08007 I|.|idle",
+        "BEGIN, answered + COPY t FROM STDIN => Q: 08006 E|.|failed",
+        "BEGIN, answered + CALL p() => Q: 08006 E|.|failed",
+        "BEGIN, answered + COMMIT; CALL p() => Q: 08007 I|.|idle",
         ":INSERT + Sync => Q: 08007 I|.|idle",
         ":INSERT => BES: 08006|||I|idle",
     ];
@@ -226,38 +231,6 @@ fn an_idle_client_is_told_at_its_next_message() {
     assert_eq!(found, "|PF001 E|failed");
 }
 
-/// The proxy may end a session with this in flight, lent or not.
-#[test]
-fn only_what_ends_a_transaction_may_have_committed_it() {
-    for (before, in_flight, expect) in [
-        (&[][..], "", false),
-        (&[], INSERT, true),
-        (&["BEGIN"], INSERT, false),
-        (&["BEGIN"], "COPY t FROM STDIN", false),
-        (&[], "CALL p()", true),
-        (&["BEGIN"], "CALL p()", false),
-        (&["BEGIN"], "COMMIT; CALL p()", true),
-        (&["BEGIN"], "SELECT pg_sleep(1)", false),
-        (&["BEGIN", INSERT], "SELECT 1", false),
-        (&["BEGIN", INSERT], "ROLLBACK", false),
-        (&["BEGIN", INSERT], "COMMIT", true),
-        (&["BEGIN", INSERT], "SELECT 1; COMMIT", true),
-        (&["BEGIN", INSERT], "PREPARE TRANSACTION 'x'", true),
-    ] {
-        let mut subject = Subject::new(Holds::Current);
-        for text in before {
-            let tag = text.split(' ').next().unwrap();
-            let tag = if tag == "INSERT" { "INSERT 0 1" } else { tag };
-            subject.run(&query(text), tag, b'T');
-        }
-        if !in_flight.is_empty() {
-            subject.send(&query(in_flight));
-        }
-        let found = subject.session.may_have_committed();
-        assert_eq!(found, expect, "{before:?}, {in_flight}");
-    }
-}
-
 #[test]
 fn a_declaration_is_not_repeated() {
     let mut subject = Subject::new(Holds::Current);
@@ -265,22 +238,6 @@ fn a_declaration_is_not_repeated() {
     let asked = subject.ask(&query(INSERT));
     assert!(matches!(asked, Action::Need(Prerequisite::Tokens(..))));
     assert_eq!(found(lose(subject, Cause::Closed), "QQ"), "|08006 I|.|idle");
-}
-
-#[test]
-fn a_client_that_has_left_something_ends_with_its_connection() {
-    for text in ["LISTEN c", "SET ROLE r", "PREPARE p AS SELECT 1"] {
-        let mut subject = lent(Holds::Current);
-        subject.run(&query(text), "LISTEN", b'I');
-        assert!(!subject.session.outlives_server(), "{text}");
-    }
-    assert!(!Subject::new(Holds::Current).session.outlives_server());
-    let mut subject = lent(Holds::Current);
-    subject.pipeline("COPY t FROM STDIN");
-    let _ = subject.reply(b'G', &[0, 0, 0]);
-    subject.send(&message(b'd', b"1\n"));
-    subject.send(&sync());
-    assert!(!subject.session.outlives_server());
 }
 
 /// Such a client does not stay.
@@ -348,44 +305,6 @@ fn resumed(client: Box<ClientHalf>, replies: &[u8], status: u8) -> Result<Subjec
     assert!(subject.to_client.is_empty());
     subject.to_server.clear();
     Ok(subject)
-}
-
-#[test]
-fn a_lost_transaction_has_failed_until_it_ends() {
-    let mut subject = lent(Holds::Current);
-    subject.begin();
-    subject.run(&query("SET LOCAL fencing.token = ''"), "SET", b'T');
-    let (mut client, _) = lose(subject, Cause::Closed);
-    let mut out = BytesMut::new();
-    assert_eq!(client.answer(FrontendTag::Query, &mut out), Needs::Nothing);
-    let mut subject = resumed(client, b"312C33EZ", b'E').unwrap();
-    assert_eq!(subject.session.activity(), Activity::InFailedTransaction);
-    // The lost token counts nowhere, and is not declared for the transaction.
-    assert!(subject.session.client.state.token().is_none());
-    assert_eq!(subject.decided(&query(INSERT)), "fails");
-    let _ = subject.fail();
-    subject.answer("", b'E');
-    subject.to_client.clear();
-    subject.to_server.clear();
-    subject.run(&query("COMMIT"), "ROLLBACK", b'I');
-    assert_eq!(subject.decided(&query(INSERT)), "declare");
-}
-
-#[test]
-fn a_taken_over_client_is_told_once() {
-    let mut subject = lent(Holds::Current);
-    wrote(&mut subject);
-    subject.send(&query(INSERT));
-    let (client, out) = lose(subject, Cause::TakenOver);
-    assert_eq!(told(&out), "PF001 E");
-    let mut subject = resumed(client, b"312C33EZ", b'E').unwrap();
-    subject.depose();
-    subject.run(&query("ROLLBACK"), "ROLLBACK", b'I');
-    subject.run(&query("SELECT 1"), "SELECT 1", b'I');
-    subject.to_client.clear();
-    let action = subject.ask(&query(INSERT));
-    assert!(matches!(action, Action::Discard));
-    assert_eq!(told(&subject.to_client), "PF001 I");
 }
 
 /// If PostgreSQL has begun none, the client must not go on outside of it.

@@ -4,11 +4,11 @@ use std::cell::RefCell;
 
 use pgpalisade_policies::{Leftover, VerdictCache};
 
-use super::super::action::{Action, Disposition};
+use super::super::action::Action;
 use super::super::frame::Frame;
 use super::super::token_request::Obtained;
 use super::super::{Met, Session, statements};
-use super::frames::{bind, execute, message, parse, query, strings, target};
+use super::frames::{bind, execute, parse, query, strings, target};
 use super::subject::{Holds, Subject, ahead, fresh, sync, wanted};
 use crate::wire::{frontend, header};
 
@@ -69,99 +69,6 @@ fn a_name_that_shows_what_only_the_proxy_knows() {
     let show = parse("s", "SHOW fencing.history");
     let mut subject = moved(Holds::None, &[&show]);
     subject.send(&show);
-}
-
-#[test]
-fn what_has_removed_a_statement_removes_it_everywhere() {
-    let removed: [&[u8]; 4] = [
-        &target(b'C', b'S', "s"),
-        &query("DEALLOCATE ALL"),
-        &query("DISCARD ALL"),
-        &query("DEALLOCATE s"),
-    ];
-    for message in removed {
-        let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
-        if message[0] == b'C' {
-            subject.send(message);
-            // It is on its way.
-            assert_eq!(ahead(&mut subject, &bind("", "s")), "free");
-            subject.run(&sync(), "", b'I');
-        } else if ahead(&mut subject, message) != "!no" {
-            let tag = if message.ends_with(b"DISCARD ALL\0") {
-                "DISCARD ALL"
-            } else {
-                "DEALLOCATE ALL"
-            };
-            subject.answer(tag, b'I');
-        }
-        subject.run(&query("SELECT 1"), "SELECT 1", b'I');
-        assert_eq!(ahead(&mut subject, &bind("", "s")), "free", "{message:?}");
-    }
-    // A Bind of another statement does not remove the unnamed one.
-    let mut subject = moved(
-        Holds::None,
-        &[&parse("s", "SELECT 1"), &parse("", "SELECT 2")],
-    );
-    subject.synced(&bind("", "s"));
-    assert!(ahead(&mut subject, &bind("", "")).starts_with("P("));
-    // A simple Query removes it, a Parse that fails none.
-    let mut subject = moved(
-        Holds::None,
-        &[&parse("", "SELECT 1"), &parse("s", "SELECT 1")],
-    );
-    subject.run(&query("SELECT 1"), "SELECT 1", b'I');
-    assert_eq!(ahead(&mut subject, &bind("", "")), "free");
-    subject.run(&sync(), "", b'I');
-    assert!(ahead(&mut subject, &bind("", "s")).starts_with(PARSED));
-    let _ = subject.reply(b'3', &[]);
-    assert!(matches!(subject.fail(), Disposition::Relay));
-    subject.run(&sync(), "", b'I');
-    assert!(ahead(&mut subject, &bind("", "s")).starts_with(PARSED));
-}
-
-#[test]
-fn an_unnamed_statement_is_gone_once_another_one_fails() {
-    let failing = parse("", "wrong");
-    for before in [&[][..], &[parse("", "SELECT 1")]] {
-        let mut subject = moved(Holds::None, &[&parse("", "SELECT 1")]);
-        for message in before.iter().chain([&failing]) {
-            subject.send(message);
-        }
-        for _ in before {
-            let _ = subject.reply(b'1', &[]);
-        }
-        assert!(matches!(subject.fail(), Disposition::Relay));
-        subject.run(&sync(), "", b'I');
-        subject.lend(fresh());
-        subject.synced(&target(b'C', b'S', "none"));
-        assert_eq!(ahead(&mut subject, &bind("", "")), r"C(S\x00) free");
-    }
-    // Not if PostgreSQL has skipped it.
-    let mut subject = moved(Holds::None, &[&parse("", "SELECT 1")]);
-    subject.send(&bind("", "other"));
-    subject.send(&failing);
-    assert!(matches!(subject.fail(), Disposition::Relay));
-    subject.run(&sync(), "", b'I');
-    assert!(ahead(&mut subject, &bind("", "")).starts_with("P("));
-}
-
-/// Its replies are not the client's.
-#[test]
-fn the_client_sees_only_its_own_replies() {
-    let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
-    subject.send(&bind("", "s"));
-    for tag in [b'3', b'N', b'1'] {
-        assert!(matches!(subject.reply(tag, &[]), Disposition::Drop));
-    }
-    assert!(matches!(subject.reply(b'2', &[]), Disposition::Relay));
-    // An error is the answer to the client's message.
-    let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
-    subject.send(&bind("", "s"));
-    subject.send(&sync());
-    assert!(matches!(subject.reply(b'3', &[]), Disposition::Drop));
-    assert!(matches!(subject.fail(), Disposition::Relay));
-    assert!(matches!(subject.reply(b'Z', b"I"), Disposition::Relay));
-    assert!(subject.session.may_part());
 }
 
 const REFUSED: &str = concat!(
@@ -333,130 +240,6 @@ fn a_parse_that_was_not_read_whole_keeps_its_connection() {
     assert_eq!(subject.session.leftover(), Some(Leftover::Statement));
     // If the client leaves, a reset removes it.
     assert!(!subject.lend(fresh()).is_tidy());
-}
-
-fn columns(name: &str) -> Vec<u8> {
-    let of_one = [
-        0, 0, 0, 9, 0, 1, 0, 0, 0, 23, 0, 4, 255, 255, 255, 255, 0, 0,
-    ];
-    [&[0, 1][..], name.as_bytes(), &[0], &of_one].concat()
-}
-
-/// A client that was told this of `s`, and has moved.
-fn told(by: &[u8], parameters: bool) -> Subject {
-    let mut subject = Subject::new(Holds::None);
-    subject.lend(fresh());
-    subject.send(&parse("s", "SELECT 1"));
-    if by[1..].contains(&b'P') {
-        subject.send(&bind("", "s"));
-    }
-    let _ = subject.reply(b'1', &[]);
-    if by[1..].contains(&b'P') {
-        let _ = subject.reply(b'2', &[]);
-    }
-    subject.send(by);
-    if parameters {
-        assert!(matches!(subject.reply(b't', &[0, 0]), Disposition::Relay));
-    }
-    assert!(matches!(
-        subject.reply(b'T', &columns("a")),
-        Disposition::Relay
-    ));
-    subject.run(&sync(), "", b'I');
-    subject.lend(fresh());
-    subject.run(&query("SELECT 1"), "SELECT 1", b'I');
-    subject
-}
-
-#[test]
-fn a_result_type_is_compared_with_what_the_client_was_told() {
-    let described = format!("{PARSED}D(Ss\\x00) wait");
-    for (by, parameters) in [(describe("s"), true), (target(b'D', b'P', ""), false)] {
-        for (name, types, is_same) in [
-            ("a", [0, 0], true),
-            ("b", [0, 0], false),
-            ("a", [0, 1], !parameters),
-        ] {
-            let mut subject = told(&by, parameters);
-            assert_eq!(ahead(&mut subject, &bind("", "s")), described);
-            for (tag, body) in [
-                (b'3', &[][..]),
-                (b'1', &[]),
-                (b't', &types),
-                (b'T', &columns(name)),
-            ] {
-                assert!(matches!(subject.reply(tag, body), Disposition::Drop));
-            }
-            if is_same {
-                assert_eq!(ahead(&mut subject, &bind("", "s")), "free");
-                continue;
-            }
-            for message in [bind("", "s"), describe("s")] {
-                assert!(ahead(&mut subject, &message).starts_with(r"C(Ss\x00) P("));
-                assert!(matches!(subject.reply(b'3', &[]), Disposition::Drop));
-                assert!(matches!(subject.fail(), Disposition::Drop));
-                assert!(String::from_utf8_lossy(&subject.to_client).contains("0A000"));
-                assert_eq!(ahead(&mut subject, &execute("", 0)), "drop");
-                subject.run(&sync(), "", b'I');
-            }
-            // The client begins anew.
-            subject.send(&target(b'C', b'S', "s"));
-            assert_eq!(ahead(&mut subject, &parse("s", "SELECT 1")), "free");
-            subject.run(&sync(), "", b'I');
-            assert_eq!(ahead(&mut subject, &bind("", "s")), "free");
-        }
-    }
-}
-
-#[test]
-fn a_text_that_names_a_statement_finds_it() {
-    let named = format!("{PARSED}S() wait");
-    for text in [
-        "EXECUTE s",
-        "DEALLOCATE s; SELECT 1",
-        "PREPARE s AS SELECT 2",
-    ] {
-        let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
-        assert_eq!(ahead(&mut subject, &query(text)), named, "{text}");
-        subject.answer("", b'I');
-        assert!(
-            matches!(subject.ask(&query(text)), Action::Forward(_)),
-            "{text}"
-        );
-    }
-    // What is in flight comes first, and in a failed transaction nothing is parsed.
-    let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
-    subject.send(&bind("", "none"));
-    assert_eq!(ahead(&mut subject, &query("EXECUTE s")), "wait");
-    let _ = subject.fail();
-    subject.run(&sync(), "", b'I');
-    subject.begin();
-    subject.fail_block();
-    assert_eq!(ahead(&mut subject, &query("EXECUTE s")), "fails");
-    // Its error is the answer.
-    let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
-    assert_eq!(ahead(&mut subject, &query("EXECUTE s")), named);
-    assert!(matches!(subject.reply(b'3', &[]), Disposition::Drop));
-    assert!(matches!(subject.fail(), Disposition::Relay));
-    assert!(matches!(subject.reply(b'Z', b"I"), Disposition::Relay));
-    assert_eq!(ahead(&mut subject, &query("EXECUTE s")), "drop");
-    assert_eq!(ahead(&mut subject, &query("EXECUTE s")), named);
-    // A DEALLOCATE alone parses nothing, but has its turn, and ends what any Query ends.
-    let mut subject = leader();
-    subject.run(&query("SELECT 1"), "SELECT 1", b'I');
-    subject.send(&query("SELECT 1"));
-    assert_eq!(ahead(&mut subject, &query("DEALLOCATE s")), "wait");
-    let mut subject = moved(Holds::None, &[&parse("s", "SELECT 1")]);
-    let ended = r"C(S\x00) C(P\x00) S() !no";
-    assert_eq!(ahead(&mut subject, &query("DEALLOCATE s")), ended);
-    assert_eq!(
-        subject.to_client,
-        [&message(b'C', b"DEALLOCATE\0")[..], &message(b'Z', b"I")].concat()
-    );
-    for (tag, body) in [(b'3', ""), (b'3', ""), (b'Z', "I")] {
-        let disposition = subject.reply(tag, body.as_bytes());
-        assert!(matches!(disposition, Disposition::Drop), "{tag}");
-    }
 }
 
 #[test]

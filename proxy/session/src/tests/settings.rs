@@ -1,7 +1,7 @@
 //! Settings that a client takes along from server connection to server connection.
 
-use super::frames::{bind, execute, message, parse, query, strings};
-use super::subject::{Holds, INITIAL, Subject, fence, fresh, sync};
+use super::frames::{parse, query, strings};
+use super::subject::{Holds, INITIAL, Subject, fresh};
 use crate::wire::backend::TransactionStatus;
 
 fn client() -> Subject {
@@ -252,47 +252,6 @@ fn other_calls_of_set_config_keep_the_connection() {
     }
 }
 
-#[test]
-fn by_the_extended_protocol_too() {
-    let mut subject = client();
-    subject.pipeline("SET a.b = 'x'");
-    subject.run(&sync(), "SET", b'I');
-    assert_eq!(taken(&subject), "SET a.b = 'x'");
-    // Another statement of the same transaction fails.
-    let mut subject = client();
-    for message in [
-        &parse("", "SET a.b = 'x'")[..],
-        &bind("", ""),
-        &execute("", 0),
-        &parse("", "x"),
-    ] {
-        subject.send(message);
-    }
-    for (tag, body) in [(b'1', vec![]), (b'2', vec![]), (b'C', strings(&["SET"]))] {
-        let _ = subject.reply(tag, &body);
-    }
-    let _ = subject.fail();
-    subject.run(&sync(), "", b'I');
-    assert_eq!(taken(&subject), "");
-}
-
-/// Whether the transaction of a setting beside it is committed, is not known for each.
-#[test]
-fn beside_another_statement_of_a_pipeline_it_keeps_the_connection() {
-    let mut subject = client();
-    subject.begin();
-    for text in ["COMMIT", "SET a.b = 'x'"] {
-        subject.pipeline(text);
-    }
-    for tag in ["COMMIT", "SET"] {
-        for (message, body) in [(b'1', vec![]), (b'2', vec![]), (b'C', strings(&[tag]))] {
-            let _ = subject.reply(message, &body);
-        }
-    }
-    subject.run(&sync(), "", b'I');
-    assert_eq!(taken(&subject), "keeps Setting");
-}
-
 /// Its statements would be read by another setting elsewhere.
 #[test]
 fn a_setting_that_comes_after_statements_keeps_the_connection_if_they_depend_on_it() {
@@ -310,20 +269,4 @@ fn a_setting_that_comes_after_statements_keeps_the_connection_if_they_depend_on_
     run(&mut subject, "SET datestyle = 'German'");
     subject.synced(&parse("s", "SELECT '1.2.2020'::date"));
     assert_eq!(subject.session.leftover(), None);
-}
-
-#[test]
-fn another_server_connection_is_given_the_settings() {
-    let mut subject = client();
-    run(&mut subject, "SET a.b = 'x' | SET a.c = 'y'");
-    let texts = subject.session.client.settings().unwrap().clone();
-    let server = subject.lend(fresh());
-    assert!(!server.is_tidy());
-    assert!(std::sync::Arc::ptr_eq(server.applied().unwrap(), &texts));
-    let mut session = super::super::Session::without_client(fence(), fresh());
-    session.begin_settings(&texts);
-    let sent = session.output().to_server.split();
-    let expect = ["DEALLOCATE ALL\0", "SET a.b = 'x'\0", "SET a.c = 'y'\0"];
-    let expect = expect.map(|text| message(b'Q', text.as_bytes())).concat();
-    assert_eq!(sent, expect);
 }
