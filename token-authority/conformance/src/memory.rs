@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use pgpalisade_authority::rule::{MarkRow, Records};
 use pgpalisade_authority::{
-    Backend, Cluster, LeaseId, LeaseStep, Leased, Mark, NoIncarnation, Registered, Scope,
+    Backend, Cluster, LeaseId, LeaseStep, Leased, Mark, NoIncarnation, Rank, Registered, Scope,
 };
 
 /// A store in memory, of a single user.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct MemoryStore {
-    cluster: Option<Cluster>,
-    marks: BTreeMap<Scope, MarkRow>,
-    sessions: BTreeMap<(Scope, Backend), Registered>,
+    pub cluster: Option<Cluster>,
+    pub marks: BTreeMap<Scope, MarkRow>,
+    pub sessions: BTreeMap<(Scope, Backend), Registered>,
     leases: BTreeMap<Scope, LeaseId>,
 }
 
@@ -23,6 +23,11 @@ impl MemoryStore {
         marks
             .map(|(s, row)| (s.clone(), row.mark.clone()))
             .collect()
+    }
+
+    #[must_use]
+    pub fn rank(&self, scope: &Scope) -> Option<Rank> {
+        self.marks.get(scope).map(|row| row.mark.rank())
     }
 
     #[must_use]

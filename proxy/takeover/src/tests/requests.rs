@@ -4,6 +4,7 @@ use pgpalisade_authority::rule::Records;
 use pgpalisade_authority::{AuthorityError, Backend, Claim, Declaration, Declared, IfStale, Token};
 use pgpalisade_fence::Purpose;
 
+use super::super::plan::NOBODY;
 use super::calls::{Call, Work};
 use super::control_error::ControlError;
 use super::error::DeclareError;
@@ -232,6 +233,9 @@ impl World {
             _ => store.declare(&asked, 1).unwrap(),
         };
         let store = &mut self.authority.now;
+        let session = (scope.clone(), asked.backend);
+        self.authority.is_joined |=
+            asked.backend != NOBODY && store.sessions.contains_key(&session);
         match (&declared, before) {
             (Declared::Stale { mark }, Some(row)) => {
                 let is_own = asked.claim.is_take() && row.taken == asked.take;

@@ -1,93 +1,21 @@
 //! The authority: records in memory, with the steps of the shipped rule.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pgpalisade_authority::rule::{self, MarkRow, Records};
-use pgpalisade_authority::{
-    Backend, Cluster, Declaration, Declared, Drained, Mark, NoIncarnation, Rank, Registered, Scope,
-};
-
-use super::super::plan::NOBODY;
-
-#[derive(Clone, Default)]
-pub(super) struct Store {
-    pub(super) cluster: Option<Cluster>,
-    pub(super) marks: BTreeMap<Scope, MarkRow>,
-    pub(super) sessions: BTreeMap<(Scope, Backend), Registered>,
-    /// Number of registrations, with those that were removed.
-    pub(super) joins: u64,
-}
-
-type Answer<T> = Result<T, NoIncarnation>;
-
-impl Records for Store {
-    type Error = NoIncarnation;
-
-    fn cluster(&self) -> Answer<Option<Cluster>> {
-        Ok(self.cluster)
-    }
-
-    fn put_cluster(&mut self, cluster: Cluster) -> Answer<()> {
-        self.cluster = Some(cluster);
-        Ok(())
-    }
-
-    fn mark_row(&self, scope: &Scope) -> Answer<Option<MarkRow>> {
-        Ok(self.marks.get(scope).cloned())
-    }
-
-    fn put_mark(&mut self, scope: &Scope, row: &MarkRow) -> Answer<()> {
-        self.marks.insert(scope.clone(), row.clone());
-        Ok(())
-    }
-
-    fn registered(&self, scope: &Scope, of: Backend) -> Answer<Option<Registered>> {
-        Ok(self.sessions.get(&(scope.clone(), of)).copied())
-    }
-
-    fn put_session(&mut self, scope: &Scope, session: Registered) -> Answer<()> {
-        self.joins += u64::from(session.backend != NOBODY);
-        self.sessions
-            .insert((scope.clone(), session.backend), session);
-        Ok(())
-    }
-
-    fn remove(&mut self, scope: &Scope, backend: Backend) -> Answer<()> {
-        self.sessions.remove(&(scope.clone(), backend));
-        Ok(())
-    }
-
-    fn sessions_of(&self, scope: &Scope) -> Answer<Vec<Registered>> {
-        let all = self.sessions.iter().filter(|((of, _), _)| of == scope);
-        Ok(all.map(|(_, session)| *session).collect())
-    }
-
-    fn scopes_of(&self, backend: Backend) -> Answer<Vec<Scope>> {
-        let all = self.sessions.keys().filter(|(_, of)| *of == backend);
-        Ok(all.map(|(scope, _)| scope.clone()).collect())
-    }
-}
-
-impl Store {
-    pub(super) fn rank(&self, scope: &Scope) -> Option<Rank> {
-        self.marks.get(scope).map(|row| row.mark.rank())
-    }
-
-    pub(super) fn all_marks(&self) -> impl Iterator<Item = (Scope, Mark)> {
-        let marks = self.marks.iter();
-        marks.map(|(scope, row)| (scope.clone(), row.mark.clone()))
-    }
-}
+use pgpalisade_authority::rule::{self, Records};
+use pgpalisade_authority::{Backend, Declaration, Declared, Drained, Rank, Scope};
+use pgpalisade_conformance::MemoryStore;
 
 /// The store, and what a run knows of it.
 #[derive(Default)]
 pub(super) struct Authority {
-    pub(super) now: Store,
+    pub(super) now: MemoryStore,
+    /// Whether a session has joined since the backup.
+    pub(super) is_joined: bool,
     pub(super) is_away: bool,
-    pub(super) backup: Option<(Store, Duration)>,
+    pub(super) backup: Option<(MemoryStore, Duration)>,
     /// What a lagging read sees. Only without a guard.
-    pub(super) lagging: Option<Store>,
+    pub(super) lagging: Option<MemoryStore>,
 }
 
 impl Authority {

@@ -195,7 +195,7 @@ impl World {
             (Stage::Down, false) => self.start_again(proxy),
             (Stage::Down, true) => {
                 self.proxies[proxy].stage = Stage::Starting;
-                for (scope, mark) in self.authority.now.all_marks() {
+                for (scope, mark) in self.authority.now.marks() {
                     self.proxies[proxy].marks.note(&scope, &mark);
                 }
                 self.call(proxy, Work::Raise(Raise::new("")));
@@ -227,7 +227,7 @@ impl World {
             }
             return false;
         }
-        for (scope, mark) in self.authority.now.all_marks().collect::<Vec<_>>() {
+        for (scope, mark) in self.authority.now.marks() {
             self.servers.raise_witness(server, &scope, &mark);
         }
         self.proxies[proxy].control = Some(server);
@@ -240,7 +240,7 @@ impl World {
         if self.out == Some(Guard::EpochCompared) {
             seen.retain(|scope, _| !scope.is_epoch());
         }
-        let marks = self.authority.now.all_marks().collect();
+        let marks = self.authority.now.marks().into_iter().collect();
         let forgotten = witness::forgotten(&seen, &marks).into_iter();
         forgotten
             .map(|(scope, ..)| (scope.clone(), seen[scope].clone()))
@@ -307,10 +307,11 @@ impl World {
     fn back_up_or_restore(&mut self) {
         let Some((store, at)) = self.authority.backup.take() else {
             self.authority.backup = Some((self.authority.now.clone(), self.now));
+            self.authority.is_joined = false;
             return;
         };
         let is_noticed = self.raised_at > at || self.truth.is_forgotten(|scope| store.rank(scope));
-        let is_noticed = is_noticed || store.joins == self.authority.now.joins;
+        let is_noticed = is_noticed || !self.authority.is_joined;
         if self.authority.is_away || !is_noticed || !self.truth.is_witnessed() {
             return;
         }
