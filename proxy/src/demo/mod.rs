@@ -42,8 +42,8 @@ pub enum DemoError {
 /// If something cannot be started, or a step fails.
 pub fn run(stays: bool) -> Result<(), DemoError> {
     let stop = stop_on_signals().map_err(system("cannot listen for signals"))?;
-    let mut page = Page::new(anstream::stdout());
-    page.title("pgpalisade demo: what happens to a leader that wakes up too late")?;
+    let mut page = Page::new(io::stdout());
+    page.line("pgpalisade demo: what happens to a leader that wakes up too late")?;
 
     let directory = scratch_directory("pgpalisade-demo-")?;
     let result = run_in(directory.path(), stays, &stop, &mut page);
@@ -90,7 +90,7 @@ fn keep<W: Write>(
     let psql = |port: u16| format!("psql -h 127.0.0.1 -p {port} -U {SUPERUSER} postgres");
     let proxied = psql(servers.proxy_port);
     page.line("")?;
-    page.title("Everything stays up until Ctrl-C. Try it by hand:")?;
+    page.line("Everything stays up until Ctrl-C. Try it by hand:")?;
     for line in [
         format!("export PGPASSWORD={}", servers.password),
         format!("{proxied}    # through pgpalisade, no token"),

@@ -90,7 +90,7 @@ impl<W: Write> Stage<'_, W> {
         self.show_rows(&direct).await?;
         self.page.line("")?;
         self.page
-            .title("A's late writes are not in the table. Only B wrote after its takeover.")?;
+            .line("A's late writes are not in the table. Only B wrote after its takeover.")?;
         Ok(())
     }
 
