@@ -414,13 +414,12 @@ fn unsafe_code_is_in_one_crate() {
 }
 
 /// Files of `proxy/server` that run on the main runtime, which has timers. All others may run on worker threads.
-const OFF_WORKERS: [&str; 8] = [
+const OFF_WORKERS: [&str; 7] = [
     "accept.rs",
     "leadership/campaign.rs",
     "leadership/number_file.rs",
     "leadership/on_loss.rs",
     "message_socket.rs",
-    "turned_away.rs",
     "server.rs",
     "timers.rs",
 ];

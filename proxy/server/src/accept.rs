@@ -8,7 +8,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::leadership::Grant;
 use crate::listener::{Accepted, ListenAddr, Listener};
-use crate::turned_away::TurnedAway;
+use crate::metrics::Metrics;
 use crate::worker::WorkerContext;
 use crate::worker_thread::WorkerHandle;
 
@@ -31,18 +31,16 @@ impl Accepting {
         workers: &Arc<Vec<WorkerHandle>>,
         shared: &WorkerContext,
     ) -> Self {
-        let (certificates, metrics) = (Arc::clone(&shared.certificates), shared.metrics.clone());
-        let turned_away = Arc::new(TurnedAway::new(certificates, metrics));
         let mut accepting = Self {
             listeners: Vec::new(),
             tasks: TaskTracker::new(),
             closing: CancellationToken::new(),
         };
         for (listener, grant) in listeners {
-            let (workers, turned_away) = (Arc::clone(workers), Arc::clone(&turned_away));
+            let (workers, metrics) = (Arc::clone(workers), shared.metrics.clone());
             let (listener, closing) = (Arc::new(listener), accepting.closing.clone());
             accepting.listeners.push(Arc::clone(&listener));
-            let accept = accept((listener, grant), workers, turned_away, closing);
+            let accept = accept((listener, grant), workers, metrics, closing);
             accepting.tasks.spawn(accept);
         }
         accepting
@@ -65,7 +63,7 @@ impl Accepting {
 async fn accept(
     (listener, grant): (Arc<Listener>, Option<Arc<Grant>>),
     workers: Arc<Vec<WorkerHandle>>,
-    turned_away: Arc<TurnedAway>,
+    metrics: Metrics,
     closing: CancellationToken,
 ) {
     let mut wait = ROOM_WAIT;
@@ -77,7 +75,7 @@ async fn accept(
         match accepted {
             Ok(mut accepted) => {
                 accepted.grant.clone_from(&grant);
-                wait = hand_over(accepted, wait, &workers, &turned_away).await;
+                wait = hand_over(accepted, wait, &workers, &metrics).await;
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
@@ -87,85 +85,51 @@ async fn accept(
     }
 }
 
-/// Gives the connection to a worker, and returns how long to wait for the next one. After a wait that timed out,
-/// later connections do not wait until one finds room.
+/// Gives the connection to a worker, and returns how long to wait for the next one. One that finds no room in time is
+/// closed, and later ones then do not wait until one finds room.
 async fn hand_over(
     accepted: Accepted,
     wait: Duration,
     workers: &[WorkerHandle],
-    turned_away: &TurnedAway,
+    metrics: &Metrics,
 ) -> Duration {
     let Some(worker) = workers.iter().min_by_key(|worker| worker.connections()) else {
         tracing::error!("there is no worker");
         return wait;
     };
-    let Err(accepted) = worker.serve(accepted, wait).await else {
+    if worker.serve(accepted, wait).await {
         return ROOM_WAIT;
-    };
-    if !wait.is_zero() {
-        tracing::warn!("the workers cannot keep up with new connections, which are turned away");
     }
-    turned_away.turn_away(accepted);
+    if !wait.is_zero() {
+        tracing::warn!("the workers cannot keep up with new connections, which are closed");
+    }
+    metrics.refused_login("53300");
     Duration::ZERO
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-
-    use pgpalisade_tls::SslSettings;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
-    use tokio::sync::mpsc;
 
     use super::*;
-    use crate::certificates::{Certificates, ClientTls};
-    use crate::metrics::Metrics;
-
-    const STARTUP: &[u8] = b"\0\0\0\x10\0\x03\0\0user\0x\0\0";
-
-    async fn stuck() -> (SocketAddr, Arc<Vec<WorkerHandle>>, mpsc::Receiver<Accepted>) {
-        let certificates =
-            Certificates::load(ClientTls::Off, None, SslSettings::default()).unwrap();
-        let turned_away = Arc::new(TurnedAway::new(
-            Arc::new(certificates),
-            Metrics::new(Arc::default()),
-        ));
-        let (worker, queue) = WorkerHandle::stuck();
-        let any = ListenAddr::Tcp("127.0.0.1:0".parse().unwrap());
-        let listener = Listener::bind(&any).unwrap();
-        let ListenAddr::Tcp(address) = listener.address().unwrap() else {
-            unreachable!();
-        };
-        let (workers, closing) = (Arc::new(vec![worker]), CancellationToken::new());
-        let listener = Arc::new(listener);
-        let listener = (listener, None);
-        tokio::spawn(accept(listener, Arc::clone(&workers), turned_away, closing));
-        (address, workers, queue)
-    }
-
-    /// A worker without room closes no connection silently.
-    #[tokio::test]
-    async fn who_finds_no_room_at_a_worker_is_told() {
-        let (address, workers, mut queue) = stuck().await;
-        let _served = TcpStream::connect(address).await.unwrap();
-        let mut turned_away = TcpStream::connect(address).await.unwrap();
-        turned_away.write_all(STARTUP).await.unwrap();
-        let mut answer = Vec::new();
-        turned_away.read_to_end(&mut answer).await.unwrap();
-        let answer = String::from_utf8_lossy(&answer).into_owned();
-        assert!(
-            answer.starts_with('E') && answer.contains("C53300\0"),
-            "{answer:?}"
-        );
-        assert_eq!(workers[0].connections(), 1);
-        assert!(queue.try_recv().is_ok());
-    }
 
     /// A burst waits: a leader at its end is served once there is room.
     #[tokio::test]
     async fn who_comes_in_a_burst_is_served() {
-        let (address, workers, mut queue) = stuck().await;
+        let (worker, mut queue) = WorkerHandle::stuck();
+        let any = ListenAddr::Tcp("127.0.0.1:0".parse().unwrap());
+        let listener = Arc::new(Listener::bind(&any).unwrap());
+        let ListenAddr::Tcp(address) = listener.address().unwrap() else {
+            unreachable!();
+        };
+        let (workers, closing) = (Arc::new(vec![worker]), CancellationToken::new());
+        let metrics = Metrics::new(Arc::default());
+        tokio::spawn(accept(
+            (listener, None),
+            Arc::clone(&workers),
+            metrics,
+            closing,
+        ));
         let mut burst = Vec::new();
         for _ in 0..8 {
             burst.push(TcpStream::connect(address).await.unwrap());

@@ -32,7 +32,6 @@ mod relay;
 mod server;
 pub mod timers;
 pub mod transport;
-mod turned_away;
 mod upstream;
 pub mod worker;
 mod worker_thread;

@@ -1,4 +1,4 @@
-//! A socket without a session, of an operator or of a client that is turned away: bounded messages.
+//! A socket without a session, of an operator: bounded messages.
 
 use std::io;
 use std::time::Duration;

@@ -86,14 +86,14 @@ impl WorkerHandle {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Queues a connection, or returns it if there is no room within `wait`.
-    pub(crate) async fn serve(&self, accepted: Accepted, wait: Duration) -> Result<(), Accepted> {
+    /// Queues a connection. Closes it if there is no room within `wait`, and returns whether there was.
+    pub(crate) async fn serve(&self, accepted: Accepted, wait: Duration) -> bool {
         self.connections.fetch_add(1, Ordering::Relaxed);
-        let sent = self.jobs.send_timeout(accepted, wait).await;
-        sent.map_err(|error| {
+        let is_queued = self.jobs.send_timeout(accepted, wait).await.is_ok();
+        if !is_queued {
             self.connections.fetch_sub(1, Ordering::Relaxed);
-            error.into_inner()
-        })
+        }
+        is_queued
     }
 
     #[cfg(test)]
