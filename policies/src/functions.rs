@@ -38,6 +38,13 @@ pub(crate) enum Reach {
     Text,
 }
 
+const fn anything(why: &'static str) -> WritingFunction {
+    WritingFunction {
+        why,
+        reach: Reach::Anything,
+    }
+}
+
 const SEQUENCE: WritingFunction = WritingFunction {
     why: "it moves a sequence, which no rollback undoes",
     reach: Reach::Sequence,
@@ -46,62 +53,28 @@ const XID: WritingFunction = WritingFunction {
     why: "it assigns a transaction id",
     reach: Reach::NoTable(None),
 };
-const ELSEWHERE: WritingFunction = WritingFunction {
-    why: "it runs SQL in another session, outside read-only mode",
-    reach: Reach::Anything,
-};
+const ELSEWHERE: WritingFunction =
+    anything("it runs SQL in another session, outside read-only mode");
 const TEXT: WritingFunction = WritingFunction {
     why: "it runs SQL that is passed to it as text",
     reach: Reach::Text,
 };
-const LARGE_OBJECT: WritingFunction = WritingFunction {
-    why: "it changes large objects, which read-only mode allows up to PostgreSQL 15",
-    reach: Reach::Anything,
-};
-const INDEX: WritingFunction = WritingFunction {
-    why: "it changes an index",
-    reach: Reach::Anything,
-};
-const SLOT: WritingFunction = WritingFunction {
-    why: "it changes a replication slot",
-    reach: Reach::Anything,
-};
-const ORIGIN: WritingFunction = WritingFunction {
-    why: "it changes replication origins",
-    reach: Reach::Anything,
-};
-const WAL: WritingFunction = WritingFunction {
-    why: "it writes to the write-ahead log",
-    reach: Reach::Anything,
-};
-const SERVER: WritingFunction = WritingFunction {
-    why: "it acts on the whole server",
-    reach: Reach::Anything,
-};
-const SESSIONS: WritingFunction = WritingFunction {
-    why: "it interrupts other sessions",
-    reach: Reach::Anything,
-};
+const LARGE_OBJECT: WritingFunction =
+    anything("it changes large objects, which read-only mode allows up to PostgreSQL 15");
+const INDEX: WritingFunction = anything("it changes an index");
+const SLOT: WritingFunction = anything("it changes a replication slot");
+const ORIGIN: WritingFunction = anything("it changes replication origins");
+const WAL: WritingFunction = anything("it writes to the write-ahead log");
+const SERVER: WritingFunction = anything("it acts on the whole server");
+const SESSIONS: WritingFunction = anything("it interrupts other sessions");
 const NOTIFY: WritingFunction = WritingFunction {
     why: "it sends a notification",
     reach: Reach::NoTable(Some(Category::Notify)),
 };
-const STATISTICS: WritingFunction = WritingFunction {
-    why: "it changes the server's statistics",
-    reach: Reach::Anything,
-};
-const FILES: WritingFunction = WritingFunction {
-    why: "it changes files on the server",
-    reach: Reach::Anything,
-};
-const CATALOG: WritingFunction = WritingFunction {
-    why: "it changes the system catalog",
-    reach: Reach::Anything,
-};
-const STORAGE: WritingFunction = WritingFunction {
-    why: "it changes stored rows directly",
-    reach: Reach::Anything,
-};
+const STATISTICS: WritingFunction = anything("it changes the server's statistics");
+const FILES: WritingFunction = anything("it changes files on the server");
+const CATALOG: WritingFunction = anything("it changes the system catalog");
+const STORAGE: WritingFunction = anything("it changes stored rows directly");
 
 const WRITERS: &[(Pattern, WritingFunction)] = &[
     (Name("nextval"), SEQUENCE),
