@@ -1,7 +1,5 @@
 //! G1: a takeover misses no living session, despite copies, restores, and other proxies.
 
-use std::cell::RefCell;
-
 use pgpalisade_test_servers::etcd::Etcd;
 use pgpalisade_test_servers::machine::{PATIENCE, wait_until};
 use pgpalisade_test_servers::postgres::{Postgres, copy_tree};
@@ -38,7 +36,10 @@ fn assert_not_admitted(endpoint: &Endpoint, token: u64, sqlstates: &[&str]) {
 
 /// The proxy of a copy of the cluster's storage sees none of the sessions, and removes their records. From then on
 /// the cluster itself admits nobody until it is restarted, which ends them.
-fn a_copy_is_served(store: &Store) {
+#[test]
+fn a_copy_of_the_cluster_is_served() {
+    let etcd = Etcd::start(1);
+    let store = &Store::Url(etcd.authority());
     let mut postgres = server();
     let proxy = Proxy::start_with(at(&postgres, store));
     let mut old = leader(&proxy.endpoint(), "33");
@@ -67,18 +68,6 @@ fn a_copy_is_served(store: &Store) {
     assert!(said.contains("was started later"), "{said}");
 }
 
-#[test]
-fn a_copy_of_the_cluster_is_served_with_etcd() {
-    let etcd = Etcd::start(1);
-    a_copy_is_served(&Store::Url(etcd.authority()));
-}
-
-#[test]
-fn a_copy_of_the_cluster_is_served_with_postgresql() {
-    let marks = Postgres::start();
-    a_copy_is_served(&Store::Url(format!("postgres:{}", marks.admin_dsn())));
-}
-
 /// A single proxy is pointed to a copy, and back while an earlier session lives.
 #[test]
 fn a_copy_of_the_cluster_was_served() {
@@ -105,15 +94,14 @@ fn a_copy_of_the_cluster_was_served() {
 }
 
 /// The store is restored to a copy with the same mark, without a session that has joined at it since.
-fn a_session_is_forgotten(
-    postgres: &Postgres,
-    mut proxy: Proxy,
-    back_up: impl FnOnce(&Proxy),
-    restore: impl FnOnce(&Proxy),
-) {
+#[test]
+fn a_restored_store_has_the_mark_and_lacks_a_session() {
+    let postgres = server();
+    let mut proxy = Proxy::start(&postgres);
+    let snapshot = proxy.store().with_extension("snapshot");
     leader(&proxy.endpoint(), "33").ok("INSERT INTO jobs VALUES (1)");
     proxy.terminate();
-    back_up(&proxy);
+    copy_tree(&proxy.store(), &snapshot);
     proxy.restart();
     let mut old = leader(&proxy.endpoint(), "33");
     old.send(
@@ -124,7 +112,7 @@ fn a_session_is_forgotten(
         postgres.value(sleeps) == "1"
     });
     proxy.kill();
-    restore(&proxy);
+    copy_tree(&snapshot, &proxy.store());
     let said = proxy.try_restart(PATIENCE).unwrap_err();
     for part in ["scope pgpalisade.epoch is at", "pgpalisade recover"] {
         assert!(said.contains(part), "{said}");
@@ -145,58 +133,6 @@ fn a_session_is_forgotten(
     assert_eq!(rows, ["1", "3"]);
     proxy.terminate();
     proxy.restart();
-}
-
-#[test]
-fn a_restored_file_has_the_mark_and_lacks_a_session() {
-    let postgres = server();
-    let proxy = Proxy::start(&postgres);
-    let snapshot = proxy.store().with_extension("snapshot");
-    let back_up = |proxy: &Proxy| copy_tree(&proxy.store(), &snapshot);
-    let restore = |proxy: &Proxy| copy_tree(&snapshot, &proxy.store());
-    a_session_is_forgotten(&postgres, proxy, back_up, restore);
-}
-
-#[test]
-fn a_restored_etcd_has_the_mark_and_lacks_a_session() {
-    let (postgres, etcd) = (server(), Etcd::start(1));
-    let proxy = Proxy::start_with(at(&postgres, &Store::Url(etcd.authority())));
-    let snapshot = etcd.dir().join("snapshot");
-    let etcd = RefCell::new(etcd);
-    let back_up = |_: &Proxy| {
-        let file = snapshot.to_str().unwrap();
-        etcd.borrow().ctl(&["snapshot", "save", file]);
-    };
-    let restore = |_: &Proxy| {
-        let mut etcd = etcd.borrow_mut();
-        etcd.kill(0);
-        let data = etcd.restore_snapshot(0, &snapshot, "etcd-cluster");
-        etcd.restart_from(0, &data);
-        etcd.wait_until_ready();
-    };
-    a_session_is_forgotten(&postgres, proxy, back_up, restore);
-}
-
-#[test]
-fn a_restored_postgresql_has_the_mark_and_lacks_a_session() {
-    let (postgres, marks) = (server(), Postgres::start());
-    let store = Store::Url(format!("postgres:{}", marks.admin_dsn()));
-    let proxy = Proxy::start_with(at(&postgres, &store));
-    let snapshot = marks.data().with_extension("snapshot");
-    let marks = RefCell::new(marks);
-    let back_up = |_: &Proxy| {
-        let mut marks = marks.borrow_mut();
-        marks.crash();
-        copy_tree(&marks.data(), &snapshot);
-        marks.start_again(&[]);
-    };
-    let restore = |_: &Proxy| {
-        let mut marks = marks.borrow_mut();
-        marks.crash();
-        copy_tree(&snapshot, &marks.data());
-        marks.start_again(&[]);
-    };
-    a_session_is_forgotten(&postgres, proxy, back_up, restore);
 }
 
 /// Declaring it could raise it so high that it cannot rise any more.
