@@ -14,8 +14,9 @@ use std::time::Duration;
 
 use pgpalisade_harness::child::{Running, TERM};
 use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::kubernetes::Kubernetes;
 use pgpalisade_test_servers::machine::{
-    PATIENCE, Signal, assert_within, repository, signal, wait_for, wait_until,
+    PATIENCE, Signal, assert_within, repository, signal, wait_until,
 };
 use pgpalisade_test_servers::postgres::bin;
 use pgpalisade_test_servers::programs::connect_by_environment;
@@ -148,34 +149,45 @@ fn governed() -> Stage {
 /// The command goes on writing, and the proxy refuses its stale token.
 #[test]
 fn a_leader_that_slept_is_fenced_and_told_to_end() {
-    let (stage, etcd) = (governed(), Etcd::start(1));
-    let (proxy, urls) = (stage.proxy.endpoint(), etcd.urls().join(","));
-    let arguments = etcd_arguments(&urls, &["--ttl", "3s"]);
-    let first = Candidate::start(&arguments, &writer(), &proxy);
-    let token = token_of(&first);
-    wait_until("its rows", || rows_of(&stage, &token) > 1);
-    let second = Candidate::start(&arguments, &writer(), &proxy);
-    second.wait_for("waiting for etcd:/elections/jobs");
-    pause(&first);
-    // Its command goes on: nothing stops it, nor needs to until the next one leads.
-    let later = token_of(&second);
-    assert!(later.parse::<u64>().unwrap() > token.parse().unwrap());
-    wait_until("rows of the next", || rows_of(&stage, &later) > 1);
-    let before = rows_of(&stage, &token);
-    first.wait_for("PF001");
-    let found = rows_of(&stage, &token);
-    assert_eq!(found, before, "a deposed leader has written");
-    resume(&first);
-    first.wait_for("lost etcd:/elections/jobs: ");
-    first.wait_for("told to end");
-    // It campaigns again.
-    wait_for("another candidacy", || {
-        let waits = first.output().matches("waiting for").count();
-        (waits == 2).then_some(())
-    });
-    drop(second);
-    wait_for_terms(&first, 2);
-    assert!(token_of(&first).parse::<u64>().unwrap() > later.parse().unwrap());
+    let (etcd, kubernetes) = (Etcd::start(1), Kubernetes::start());
+    let (urls, api) = (etcd.urls().join(","), kubernetes::url(&kubernetes));
+    let locks = [
+        vec!["jobs", "--with", "lease"],
+        etcd_arguments(&urls, &[]),
+        kubernetes::arguments(&api, &[]),
+    ];
+    for lock in locks {
+        let (stage, with) = (governed(), lock[2]);
+        let arguments = [&lock[..], &["--ttl", "3s"]].concat();
+        let candidate = || Candidate::start(&arguments, &writer(), &stage.proxy.endpoint());
+        let lost = format!("lost {with}: ");
+        let first = candidate();
+        let token = token_of(&first);
+        wait_until("its rows", || rows_of(&stage, &token) > 1);
+        let mut second = candidate();
+        second.wait_for(&format!("waiting for {with}"));
+        // Longer than its lock lives: it is renewed, and whoever waits asks again.
+        std::thread::sleep(Duration::from_secs(7));
+        assert!(!first.output().contains(&lost), "{}", first.output());
+        assert!(!second.output().contains("leads"), "{}", second.output());
+        // Its command goes on: nothing stops it, nor needs to until the next one leads.
+        pause(&first);
+        let later = token_of(&second);
+        assert!(later.parse::<u64>().unwrap() > token.parse().unwrap());
+        assert_fenced(&stage, &first, [&token, &later]);
+        resume(&first);
+        first.wait_for(&lost);
+        first.wait_for("told to end");
+        wait_until("another candidacy", || {
+            first.output().matches("waiting for").count() == 2
+        });
+        // What is given back is free at once, though its session may live a moment longer.
+        second.process.signal(Signal::TERM);
+        assert_eq!(second.exit_code(), 0, "{}", second.output());
+        wait_for_terms(&first, 2);
+        assert!(token_of(&first).parse::<u64>().unwrap() > later.parse().unwrap());
+        assert!(!first.output().contains("is killed"), "{with}");
+    }
 }
 
 #[test]
@@ -226,36 +238,6 @@ fn an_advisory_lock_gives_the_next_token() {
     second.wait_for("told to end");
     wait_for_terms(&second, 2);
     assert_eq!(token_of(&second), "10");
-}
-
-#[test]
-fn a_lease_ends_where_its_holder_sleeps() {
-    let stage = governed();
-    let proxy = stage.proxy.endpoint();
-    let arguments = ["jobs", "--with", "lease", "--ttl", "3s"];
-    let first = Candidate::start(&arguments, &writer(), &proxy);
-    assert_eq!(token_of(&first), "1");
-    let mut second = Candidate::start(&arguments, &writer(), &proxy);
-    second.wait_for("waiting for lease");
-    // Longer than its lifetime: it is renewed, and waiting candidates ask again.
-    std::thread::sleep(Duration::from_secs(7));
-    assert!(!second.output().contains("leads"), "{}", second.output());
-    pause(&first);
-    assert_eq!(token_of(&second), "2");
-    assert_fenced(&stage, &first, ["1", "2"]);
-    resume(&first);
-    first.wait_for("lost lease: ");
-    first.wait_for("told to end");
-    wait_until("another candidacy", || {
-        let waits = first.output().matches("waiting for").count();
-        waits == 2
-    });
-    // A released lease is available immediately, though its session lives a moment longer.
-    second.process.signal(Signal::TERM);
-    assert_eq!(second.exit_code(), 0, "{}", second.output());
-    wait_for_terms(&first, 2);
-    assert_eq!(token_of(&first), "3");
-    assert!(!first.output().contains("is killed"));
 }
 
 #[test]
