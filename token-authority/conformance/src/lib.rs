@@ -19,7 +19,6 @@ mod memory;
 mod racing;
 mod repairs;
 mod scale;
-mod stale;
 mod takes;
 mod watching;
 
@@ -40,7 +39,6 @@ use pgpalisade_authority::{
 pub async fn run(authority: Arc<dyn Authority>, seed: u64) {
     let store = authority.as_ref();
     recover(store).await;
-    stale::sessions_are_registered_where_that_is_wanted(store).await;
     history::is_kept_of_each_scope(store).await;
     history::has_one_record_for_all_attempts(store).await;
     concurrently(&[Arc::clone(&authority)], seed).await;
