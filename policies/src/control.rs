@@ -209,6 +209,18 @@ impl Control {
         )
     }
 
+    /// Whether it is RESET of the token, which brings back that of the connection string.
+    #[must_use]
+    pub const fn resets_token(&self) -> bool {
+        matches!(
+            self,
+            Self::ResetFencing {
+                variable: FencingVariable::Token,
+                ..
+            }
+        )
+    }
+
     /// Whether it may change what the session holds, or shows it.
     #[must_use]
     pub const fn touches_token(&self) -> bool {

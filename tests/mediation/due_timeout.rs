@@ -54,6 +54,47 @@ fn the_error_answers_what_was_sent() {
     }
 }
 
+/// A query that has answered something runs, and one in front of the pipeline ends no pipeline.
+#[test]
+fn a_query_that_surely_runs_is_cancelled_as_ever() {
+    let stage = Stage::start();
+    let mut wire = stage.leader("1");
+    wire.ok("SET statement_timeout = '200ms'");
+    let open = || Batch::new().parse("", "SELECT 1");
+    for (sent, expect) in [
+        (open().query("SELECT pg_sleep(9)"), "1 T E ZI T D C ZI"),
+        (
+            Batch::new()
+                .query("SELECT pg_sleep(9)")
+                .then(&open())
+                .query("SELECT 2"),
+            "T E ZI 1 T D C ZI T D C ZI",
+        ),
+    ] {
+        assert_eq!(tags(&wire.run_all(&sent)), expect);
+    }
+}
+
+/// The proxy closes the unnamed statement of another client first.
+#[test]
+fn the_error_of_a_close_is_the_clients() {
+    let shared = [
+        ("--pool", "transaction"),
+        ("--backends-max", "1"),
+        ("--backends-leaders", "0"),
+        ("--backends-reset", "auto"),
+    ];
+    let stage = Stage::with_flags("SELECT 1", &shared);
+    let mut other = stage.plain();
+    other.ok("SELECT 1");
+    stage.plain().ok("SELECT 1");
+    other.run(&Batch::new().parse("", "SELECT 1").sync());
+    let mut wire = overdue(&stage);
+    let answer = wire.run_all(&Batch::new().bind("", "", &[]).sync());
+    assert_eq!(tags(&answer), "E ZI T D C ZI", "{}", pretty(&answer));
+    assert_eq!(answer[0].sqlstate(), "57014");
+}
+
 /// Neither name is replaced by a message that was dropped.
 #[test]
 fn no_name_stands_for_another_statement() {

@@ -170,7 +170,7 @@ impl Session {
                     let undone = end_of_failed(control).filter(|_| is_undone);
                     let end = undone.as_ref().unwrap_or(control);
                     guards |= self.server.read_only.guards_after(end);
-                } else if control.sets_token() && guards {
+                } else if (control.sets_token() || control.resets_token()) && guards {
                     return verdict.statements.get(at + 1..);
                 }
             }

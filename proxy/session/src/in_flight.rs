@@ -17,7 +17,7 @@ pub enum Origin {
     Client,
     /// The proxy: the reply is dropped.
     Injected,
-    /// The proxy, which parses a statement of the client again: only an error is relayed.
+    /// The proxy, which parses a statement of the client again, or closes another client's: only an error is relayed.
     ParsedAgain,
     /// The proxy, in place of a message about a statement whose result type has changed: the client is told so.
     Outdated,

@@ -174,10 +174,6 @@ pub(super) fn parse(
 ) {
     if !name.is_empty() {
         close(out, ledger, name);
-        // What cancels it cancels the Parse.
-        if let Some(close) = ledger.back_mut() {
-            close.origin = entry.origin;
-        }
     }
     message(out, b'P', &[name, b"\0", rest]);
     ledger.push_own(entry);
@@ -189,10 +185,10 @@ pub(super) fn describe(out: &mut BytesMut, ledger: &mut Ledger, name: &[u8], ent
     ledger.push_own(entry);
 }
 
-/// Writes a Close of a statement that is not the client's.
+/// Writes a Close of a statement that is not the client's. Only a timeout makes it fail, which counts as the client's.
 pub(super) fn close(out: &mut BytesMut, ledger: &mut Ledger, name: &[u8]) {
     message(out, b'C', &[b"S", name, b"\0"]);
-    let mut close = InFlight::proxy(Request::Close);
+    let mut close = InFlight::new(Request::Close, Origin::ParsedAgain, None);
     close.name = NameChange::Vacate(name.into());
     ledger.push_own(close);
 }

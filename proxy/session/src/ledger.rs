@@ -150,14 +150,12 @@ impl Ledger {
     #[inline(always)]
     pub fn on_reply(&mut self, reply: u8) -> ReplyRoute {
         let Some(front) = self.in_flight.front_mut() else {
-            match reply {
-                tag::READY_FOR_QUERY => self.mode = ServerMode::Normal,
-                // Of a Flush, at which a statement_timeout was due: nothing else is answered by an error alone.
-                tag::ERROR => self.mode = ServerMode::SkippingToSync,
-                _ => {}
+            if reply == tag::READY_FOR_QUERY {
+                self.mode = ServerMode::Normal;
             }
             return ReplyRoute::Relay;
         };
+        front.may_be_skipped &= reply == tag::ERROR;
         let to = match front.origin {
             Origin::Client => ReplyRoute::Relay,
             Origin::ParsedAgain if reply == tag::ERROR => ReplyRoute::Relay,
@@ -220,6 +218,11 @@ impl Ledger {
         if self.mode == ServerMode::SkippingToSync {
             self.mode = ServerMode::Normal;
         }
+    }
+
+    /// Notes the error of a Flush, at which a `statement_timeout` was due.
+    pub(crate) const fn skip_to_sync(&mut self) {
+        self.mode = ServerMode::SkippingToSync;
     }
 
     /// Ends the COPY: from now on the server ignores no Sync.
@@ -356,8 +359,7 @@ impl Ledger {
 
     /// Whether all that is in flight was sent by the proxy for itself.
     pub(super) fn is_of_proxy(&self) -> bool {
-        let is_of_proxy = |entry: &InFlight| entry.origin == Origin::Injected;
-        self.in_flight.iter().all(is_of_proxy)
+        self.iter().all(|entry| entry.origin == Origin::Injected)
     }
 
     /// Whether nothing of the client is in flight but the beginning of a request cycle that has run no statement.

@@ -52,6 +52,9 @@ impl Session {
         if origin == Origin::Client && matches!(changes, Some(NameChange::UnnamedStatement(_))) {
             self.server.names.on_unnamed_failed();
         }
+        if self.server.ledger.is_empty() && self.client.pipeline == Pipeline::Open {
+            self.server.ledger.skip_to_sync();
+        }
         let is_resetting = self.is_resetting();
         match self.server.ledger.on_reply(tag::ERROR) {
             ReplyRoute::Replace(rejection) => {
@@ -97,7 +100,8 @@ impl Session {
         if sqlstate == TERMINATED {
             return Some(Disposition::Terminated);
         }
-        if self.client.block == Block::Entering(TransactionStatus::Failed) {
+        let is_refused_block = self.client.block == Block::Entering(TransactionStatus::Failed);
+        if is_refused_block && sqlstate == b"42601" {
             let message = b"with exit_on_error, no server connection stays in a failed transaction";
             return Some(self.end_for_own_statement(message).into());
         }

@@ -37,6 +37,9 @@ fn a_token_opens_and_its_loss_closes() {
     for token in ["''", "'other=1'"] {
         wire.ok(&format!("SET fencing.token = {token}"));
         wire.ok("RESET fencing.token; INSERT INTO jobs SELECT count(*) FROM jobs");
+        wire.ok("SET fencing.token = ''");
+        wire.ok("BEGIN; SELECT 1");
+        wire.ok("COMMIT; RESET fencing.token; SELECT 1");
     }
 }
 

@@ -187,9 +187,8 @@ impl<'a> Walk<'a> {
             self.state.to_mut().apply(self.fence, accepted, control);
             if self.may_write() {
                 self.could_write = true;
-                // RESET brings back the token of the connection string.
-                let is_reset = matches!(control, Control::ResetFencing { .. });
-                self.plan.declares |= control.sets_token() || (is_reset && !self.may_hide);
+                let comes_back = control.resets_token() && !self.may_hide;
+                self.plan.declares |= control.sets_token() || comes_back;
             }
         }
         if ends_transaction(control) {

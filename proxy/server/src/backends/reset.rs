@@ -12,7 +12,7 @@ use pgpalisade_pool::{BackendId, Residue};
 use pgpalisade_session::action::Disposition;
 use pgpalisade_session::settings::Texts;
 use pgpalisade_session::{ServerHalf, Session};
-use pgpalisade_wire::backend::tag;
+use pgpalisade_wire::backend::{self, tag};
 use pgpalisade_wire::header::HEADER_LEN;
 
 use super::next_message;
@@ -134,10 +134,16 @@ async fn exchange(
             if kind == tag::DATA_ROW {
                 found = Found::of(body);
             }
+            if kind == tag::ERROR && backend::is_fatal(body) {
+                return Err(if is_ended(body) {
+                    Unfit::Ended
+                } else {
+                    Unfit::Refuses
+                });
+            }
             match session.on_backend(kind, body) {
                 Disposition::Relay | Disposition::Drop => session.output().to_client.clear(),
-                Disposition::Terminated => return Err(Unfit::Ended),
-                Disposition::End(_) => return Err(Unfit::Refuses),
+                Disposition::Terminated | Disposition::End(_) => return Err(Unfit::Refuses),
             }
         }
     }
@@ -147,4 +153,10 @@ async fn exchange(
         .is_empty()
         .then_some((backend, found))
         .ok_or(Unfit::Ended)
+}
+
+/// Whether an error ends the connection for a reason of the server's, rather than for a statement.
+fn is_ended(error: &[u8]) -> bool {
+    let sqlstate = backend::error_field(error, b'C');
+    sqlstate.is_some_and(|sqlstate| sqlstate.starts_with(b"57P"))
 }
