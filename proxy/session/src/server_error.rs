@@ -38,14 +38,7 @@ impl Session {
             // Statements after the COPY in the same query may be ones to wait for.
             self.client.settles = true;
         }
-        if sqlstate == b"0A000" {
-            self.server.names.distrust_others();
-        }
-        self.doubt_names(body);
-        let front = self.server.ledger.front();
-        if front.is_some_and(InFlight::is_unknown_syntax) && !is_refused_by_grammar(body) {
-            self.server.note_unknown_syntax();
-        }
+        self.doubt_text(sqlstate, body);
         let front = self.server.ledger.front();
         let origin = front.map_or(Origin::Client, |front| front.origin);
         let changes = front.map(|front| &front.name);
@@ -92,6 +85,18 @@ impl Session {
                 let message = backend::error_field(body, b'M').unwrap_or_default();
                 self.end_for_own_statement(message).into()
             }
+        }
+    }
+
+    /// Notes what the failure of a text leaves in doubt.
+    fn doubt_text(&mut self, sqlstate: &[u8], error: &[u8]) {
+        if sqlstate == b"0A000" {
+            self.server.names.distrust_others();
+        }
+        self.doubt_names(error);
+        let front = self.server.ledger.front();
+        if front.is_some_and(InFlight::is_unknown_syntax) && !is_refused_by_grammar(error) {
+            self.server.note_unknown_syntax();
         }
     }
 
