@@ -80,7 +80,7 @@ fn a_reader_that_has_gone_is_no_failure() {
     let dir = tempfile::tempdir().unwrap();
     let (log, policy) = (dir.path().join("r"), dir.path().join("policy.toml"));
     fs::write(&log, "").unwrap();
-    fs::write(&policy, "").unwrap();
+    fs::write(&policy, "\n").unwrap();
     let (log, policy) = (log.to_str().unwrap(), policy.to_str().unwrap());
     for arguments in [
         &["--help"][..],

@@ -274,7 +274,7 @@ impl Campaign {
             return Loss::Mark;
         }
         let term = Term::new(cached, token);
-        tracing::info!(%scope, %token, "this proxy leads: sessions of its listener get the token");
+        tracing::info!(%scope, token = token.get(), "this proxy leads: sessions of its listener get the token");
         *self.leadership.term.lock() = Some(Arc::clone(&term));
         let loss = tokio::select! {
             loss = lost => loss,
@@ -284,7 +284,7 @@ impl Campaign {
             loss = self.close_those_without_token() => loss,
         };
         *self.leadership.term.lock() = None;
-        tracing::info!(%scope, %token, reason = loss.why(), "this proxy no longer leads");
+        tracing::info!(%scope, token = token.get(), reason = loss.why(), "this proxy no longer leads");
         match self.mode() {
             Mode::Enforce => {
                 let command = on_loss::run(&self.leadership.on_loss, &term, loss);
