@@ -156,38 +156,45 @@ fn a_leader_that_slept_is_fenced_and_told_to_end() {
         etcd_arguments(&urls, &[]),
         kubernetes::arguments(&api, &[]),
     ];
-    for lock in locks {
-        let (stage, with) = (governed(), lock[2]);
-        let arguments = [&lock[..], &["--ttl", "3s"]].concat();
-        let candidate = || Candidate::start(&arguments, &writer(), &stage.proxy.endpoint());
-        let lost = format!("lost {with}: ");
-        let first = candidate();
-        let token = token_of(&first);
-        wait_until("its rows", || rows_of(&stage, &token) > 1);
-        let mut second = candidate();
-        second.wait_for(&format!("waiting for {with}"));
-        // Longer than its lock lives: it is renewed, and whoever waits asks again.
-        std::thread::sleep(Duration::from_secs(7));
-        assert!(!first.output().contains(&lost), "{}", first.output());
-        assert!(!second.output().contains("leads"), "{}", second.output());
-        // Its command goes on: nothing stops it, nor needs to until the next one leads.
-        pause(&first);
-        let later = token_of(&second);
-        assert!(later.parse::<u64>().unwrap() > token.parse().unwrap());
-        assert_fenced(&stage, &first, [&token, &later]);
-        resume(&first);
-        first.wait_for(&lost);
-        first.wait_for("told to end");
-        wait_until("another candidacy", || {
-            first.output().matches("waiting for").count() == 2
-        });
-        // What is given back is free at once, though its session may live a moment longer.
-        second.process.signal(Signal::TERM);
-        assert_eq!(second.exit_code(), 0, "{}", second.output());
-        wait_for_terms(&first, 2);
-        assert!(token_of(&first).parse::<u64>().unwrap() > later.parse().unwrap());
-        assert!(!first.output().contains("is killed"), "{with}");
-    }
+    // At once: each sleeps as long.
+    std::thread::scope(|scope| {
+        for lock in &locks {
+            scope.spawn(|| sleeps_and_is_fenced(lock));
+        }
+    });
+}
+
+fn sleeps_and_is_fenced(lock: &[&str]) {
+    let (stage, with) = (governed(), lock[2]);
+    let arguments = [lock, &["--ttl", "3s"]].concat();
+    let candidate = || Candidate::start(&arguments, &writer(), &stage.proxy.endpoint());
+    let lost = format!("lost {with}: ");
+    let first = candidate();
+    let token = token_of(&first);
+    wait_until("its rows", || rows_of(&stage, &token) > 1);
+    let mut second = candidate();
+    second.wait_for(&format!("waiting for {with}"));
+    // Longer than its lock lives: it is renewed, and whoever waits asks again.
+    std::thread::sleep(Duration::from_secs(7));
+    assert!(!first.output().contains(&lost), "{}", first.output());
+    assert!(!second.output().contains("leads"), "{}", second.output());
+    // Its command goes on: nothing stops it, nor needs to until the next one leads.
+    pause(&first);
+    let later = token_of(&second);
+    assert!(later.parse::<u64>().unwrap() > token.parse().unwrap());
+    assert_fenced(&stage, &first, [&token, &later]);
+    resume(&first);
+    first.wait_for(&lost);
+    first.wait_for("told to end");
+    wait_until("another candidacy", || {
+        first.output().matches("waiting for").count() == 2
+    });
+    // What is given back is free at once, though its session may live a moment longer.
+    second.process.signal(Signal::TERM);
+    assert_eq!(second.exit_code(), 0, "{}", second.output());
+    wait_for_terms(&first, 2);
+    assert!(token_of(&first).parse::<u64>().unwrap() > later.parse().unwrap());
+    assert!(!first.output().contains("is killed"), "{with}");
 }
 
 #[test]

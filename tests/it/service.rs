@@ -3,7 +3,7 @@
 use std::fs::{OpenOptions, Permissions};
 use std::io::{ErrorKind, IoSliceMut, Write as _};
 use std::mem::MaybeUninit;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::Command;
@@ -17,6 +17,7 @@ use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
 use pgpalisade_test_servers::proxy::{Options, Proxy, binary, subcommand};
 use pgpalisade_test_servers::stage::Stage;
 use pgpalisade_test_servers::wire::{Batch, Wire, errors};
+use rustix::fs::OFlags;
 use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tempfile::TempDir;
@@ -227,8 +228,11 @@ fn a_reload_asked_for_during_the_start_ends_nothing() {
     ]);
     serve.arg(format!("--authority=embedded:{}", dir.path().display()));
     let mut child = serve.arg("--policy").arg(&policy).spawn().unwrap();
-    // Opening a pipe waits for its reader.
-    let mut read = OpenOptions::new().write(true).open(&policy).unwrap();
+    // A pipe without a reader cannot be opened so.
+    let mut pipe = OpenOptions::new();
+    pipe.write(true)
+        .custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+    let mut read = wait_for("the proxy to read its policy", || pipe.open(&policy).ok());
     signal(child.id(), Signal::HUP);
     read.write_all(b"\n").unwrap();
     drop(read);
