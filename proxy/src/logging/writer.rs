@@ -123,12 +123,14 @@ mod tests {
     use super::*;
 
     struct Pipe {
+        reached: Sender<()>,
         goes_on: Receiver<()>,
         taken: Arc<Mutex<Vec<u8>>>,
     }
 
     impl Write for Pipe {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.reached.send(());
             let _ = self.goes_on.recv();
             self.taken.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -139,14 +141,19 @@ mod tests {
         }
     }
 
-    fn started() -> (Buffer, LogGuard, Sender<()>, Arc<Mutex<Vec<u8>>>) {
+    /// A writer whose first line has reached a pipe that nobody reads.
+    fn started(first: &[u8]) -> (Buffer, LogGuard, Sender<()>, Arc<Mutex<Vec<u8>>>) {
+        let (reached, is_reached) = channel();
         let (go_on, goes_on) = channel();
         let taken = Arc::default();
         let pipe = Pipe {
+            reached,
             goes_on,
             taken: Arc::clone(&taken),
         };
-        let (buffer, guard) = start(pipe, Storms::default()).unwrap();
+        let (mut buffer, guard) = start(pipe, Storms::default()).unwrap();
+        buffer.write_all(first).unwrap();
+        is_reached.recv().unwrap();
         (buffer, guard, go_on, taken)
     }
 
@@ -167,10 +174,10 @@ mod tests {
     #[test]
     fn what_waits_is_bounded_and_nobody_waits() {
         const LINES: u64 = 50_000;
-        let (mut buffer, guard, go_on, taken) = started();
         let line = [b'x'; 15];
+        let (mut buffer, guard, go_on, taken) = started(&line);
         let begin = Instant::now();
-        for _ in 0..LINES {
+        for _ in 1..LINES {
             buffer.write_all(&line).unwrap();
         }
         assert!(begin.elapsed() < Duration::from_secs(5));
@@ -184,14 +191,13 @@ mod tests {
 
     #[test]
     fn the_end_waits_for_what_is_not_written_and_not_for_ever() {
-        let (mut buffer, guard, go_on, taken) = started();
+        let (mut buffer, guard, go_on, taken) = started(b"first\n");
         buffer.write_all(b"last words\n").unwrap();
         drop(go_on);
         drop(guard);
-        assert_eq!(*taken.lock().unwrap(), b"last words\n");
+        assert_eq!(*taken.lock().unwrap(), b"first\nlast words\n");
 
-        let (mut buffer, guard, _nobody_reads, taken) = started();
-        buffer.write_all(b"last words\n").unwrap();
+        let (_buffer, guard, _nobody_reads, taken) = started(b"last words\n");
         let begin = Instant::now();
         drop(guard);
         assert!(begin.elapsed() < 3 * FLUSH_TIMEOUT);
