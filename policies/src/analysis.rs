@@ -110,8 +110,9 @@ pub struct Analysis {
 }
 
 impl Analysis {
+    /// What is known about a text of these statements.
     #[must_use]
-    pub(crate) fn new(statements: Box<[Statement]>) -> Self {
+    pub fn new(statements: Box<[Statement]>) -> Self {
         let has_controls = statements
             .iter()
             .any(|statement| !statement.controls.is_empty());

@@ -169,7 +169,7 @@ fn explain_names_the_rule_and_what_happens() {
     assert_eq!(write["needs"], json!("no token helps"));
     assert_eq!(
         write["outcome"],
-        json!("refused: PF005, refused by the policy")
+        json!("refused: PF005, refused by the fencing policy")
     );
     assert_eq!(
         write["because"][0],
@@ -184,27 +184,48 @@ fn explain_names_the_rule_and_what_happens() {
 #[test]
 fn explain_follows_tokens_and_prepared_statements() {
     let file = File::new("\n");
-    let told = explain(
-        &file,
-        "app",
-        &[],
-        "NOTIFY x; SET fencing.token = 7; NOTIFY x; RESET ALL; NOTIFY x; PREPARE p AS SELECT 1; EXECUTE p; EXECUTE q",
-    );
-    let outcome = |index: usize| {
-        told["statements"][index]["outcome"]
-            .as_str()
-            .unwrap()
-            .to_owned()
+    let outcomes = |sql: &str| -> Vec<String> {
+        let told = explain(&file, "app", &[], sql);
+        let statements = told["statements"].as_array().unwrap().iter();
+        statements
+            .map(|one| one["outcome"].as_str().unwrap().to_owned())
+            .collect()
     };
-    let missing = "refused: PF002, no token for scope \"default\"";
-    assert_eq!(outcome(0), missing);
-    assert_eq!(outcome(2), "passes if its tokens are current, else PF001");
-    assert_eq!(outcome(4), missing);
-    assert_eq!(
-        outcome(6),
-        "passes; PostgreSQL refuses a write that it hides (25006)"
-    );
-    assert_eq!(outcome(7), missing);
+    let missing = "refused: PF002, this write needs a fencing token for scope \"default\"";
+    let current = "passes if its tokens are current, else PF001";
+    let hides = "passes; PostgreSQL refuses a write that it hides (25006)";
+    let too_late =
+        "refused: PF003, cannot change the fencing token of a transaction that may have written";
+    let beside = "refused: PF003, cannot take a fencing token in a query that does more";
+    for (sql, expect) in [
+        (
+            "NOTIFY x; SET fencing.token = 7; NOTIFY x; RESET ALL; NOTIFY x",
+            &[missing, "passes", current, too_late, current][..],
+        ),
+        (
+            "SET fencing.token = 7; RESET ALL; NOTIFY x",
+            &["passes", "passes", missing],
+        ),
+        (
+            "BEGIN; SET LOCAL fencing.token = 7; COMMIT; NOTIFY x",
+            &["passes", "passes", "passes", missing],
+        ),
+        (
+            "SAVEPOINT s; SET fencing.token = 7; ROLLBACK TO s; NOTIFY x",
+            &["passes", "passes", "passes", missing],
+        ),
+        ("SELECT f(); SET fencing.token = 7", &[hides, missing]),
+        (
+            "SET fencing.token = 'default=next'; NOTIFY x",
+            &["passes", beside],
+        ),
+        (
+            "PREPARE p AS SELECT 1; EXECUTE p; EXECUTE q",
+            &[hides, hides, missing],
+        ),
+    ] {
+        assert_eq!(outcomes(sql), expect, "{sql}");
+    }
 }
 
 #[test]
@@ -213,7 +234,8 @@ fn explain_knows_observe_mode() {
     let told = explain(&file, "app", &[], "NOTIFY x");
     let statement = &told["statements"][0];
     assert_eq!(statement["mode"], json!("observe"));
-    let expect = "passes, recorded as: PF002, no token for scope \"default\"";
+    let expect =
+        "passes, recorded as: PF002, this write needs a fencing token for scope \"default\"";
     assert_eq!(statement["outcome"], json!(expect));
 }
 

@@ -1,20 +1,24 @@
 //! `pgpalisade explain`: what a policy says about a statement, and why.
 
-use std::collections::HashMap;
 use std::io::{self, Read};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pgpalisade_authority::Scope;
+use pgpalisade_authority::Token;
 use pgpalisade_fence::rejection::Rejection;
-use pgpalisade_fence::{Guard, TokenValue};
-use pgpalisade_policies::{
-    Class, Control, Effects, FencingVariable, MAX_PARSED, Mode, ObjectName, Policy, Requirement,
-    ScopeId, SessionPolicy, Statement, Tables, TextEncoding, Who, classify,
+use pgpalisade_fence::{
+    Admitted, Fence, GrantMode, Guard, HeldToken, HeldTokens, Leave, Name, Pipeline, Plan,
+    PreparedNames, PreparedText, ServerText, SessionFence, SessionState, Situation, TokenValue,
+    Unmet,
 };
+use pgpalisade_policies::{
+    Analysis, Class, Control, Effects, MAX_PARSED, Mode, ObjectName, Policy, Requirement,
+    Statement, Tables, TextEncoding, Who, classify,
+};
+use pgpalisade_wire::header::Header;
 
-use super::explained::{Explained, ExplainedSession, ExplainedStatement};
+use super::explained::{Explained, ExplainedSession, ExplainedStatement, scope_name};
 use super::text::Output;
 use super::{Failure, failed};
 use crate::policy_file;
@@ -66,26 +70,22 @@ pub(super) fn run(args: &ExplainArgs) -> Result<(), Failure> {
         }
         None => Policy::default(),
     };
-    let session = Arc::new(policy).for_session(&Who {
+    let fence = Fence::new(policy, Arc::default(), Mode::Enforce);
+    let fence = Arc::new(fence.map_err(|error| Failure::Usage(error.to_string()))?);
+    let session = fence.for_session(&Who {
         user: &args.user,
         database: args.database.as_deref().unwrap_or(&args.user),
         application_name: args.application_name.as_deref(),
         common_name: args.cn.as_deref(),
         client: args.client,
     });
-    let mut holder = SimulatedSession::new(&session, args.token.as_deref())?;
+    let mut run = DryRun::new(&session, args.token.as_deref())?;
     let sql = text(&args.sql).map_err(failed)?;
     let verdict = classify(&sql, TextEncoding::Utf8);
-    let mut prepared = HashMap::new();
-    let statements = verdict.statements.iter().map(|statement| {
-        let explained = explain(&session, statement, &holder, &prepared);
-        holder.guard = holder.guard.after(statement);
-        follow(statement, &mut holder, &mut prepared);
-        explained
-    });
+    let statements = verdict.statements.iter();
     let explained = Explained {
-        statements: statements.collect(),
-        session: ExplainedSession::of(&session),
+        statements: statements.map(|one| run.explain(one)).collect(),
+        session: ExplainedSession::of(session.rules()),
     };
     args.output.print(&explained, Explained::describe)
 }
@@ -99,105 +99,202 @@ fn text(sql: &str) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Tokens that the session holds before a statement, and whether the read-only guard is certain.
-struct SimulatedSession {
-    guard: Guard,
-    session_scope: Scope,
-    startup: Vec<Scope>,
-    now: Vec<Scope>,
+/// Decides as the proxy does for a session that has just logged in, with an authority that accepts every token.
+struct DryRun<'a> {
+    session: &'a SessionFence,
+    state: SessionState,
+    accepted: Vec<Arc<HeldTokens>>,
+    /// Statements of the text that passed.
+    passed: Vec<Statement>,
 }
 
-impl SimulatedSession {
-    fn new(session: &SessionPolicy, token: Option<&str>) -> Result<Self, Failure> {
-        let name = scope_name(session, session.scope());
-        let usage = |error: &dyn std::fmt::Display| Failure::Usage(format!("--token: {error}"));
-        let session_scope = Scope::new(name).map_err(|error| usage(&error))?;
-        let value = TokenValue::parse(token.unwrap_or_default(), &session_scope);
-        let startup = scopes(value.map_err(|error| usage(&error))?);
-        Ok(Self {
-            guard: Guard::SURE,
-            session_scope,
-            now: startup.clone(),
-            startup,
-        })
+struct Outcome {
+    words: String,
+    /// The mode that decides it.
+    mode: Mode,
+    rejection: Option<Box<Rejection>>,
+}
+
+impl Outcome {
+    fn passes(words: &str, mode: Mode) -> Self {
+        Self {
+            words: words.to_owned(),
+            mode,
+            rejection: None,
+        }
     }
 
-    fn holds(&self, scope: &str) -> bool {
-        self.now.iter().any(|held| held.as_str() == scope)
-    }
-}
-
-fn scopes(value: Option<TokenValue>) -> Vec<Scope> {
-    let claims = value.map_or_else(Vec::new, |value| value.claims().to_vec());
-    claims.into_iter().map(|(scope, _)| scope).collect()
-}
-
-/// Applies a statement: declared tokens and prepared statements. ROLLBACK is not simulated.
-fn follow(
-    statement: &Statement,
-    holder: &mut SimulatedSession,
-    prepared: &mut HashMap<Box<str>, Arc<Effects>>,
-) {
-    for control in &statement.controls {
-        match control {
-            Control::SetFencing {
-                variable: FencingVariable::Token,
-                value,
-                ..
-            } => {
-                if let Ok(value) = TokenValue::parse(value, &holder.session_scope) {
-                    holder.now = scopes(value);
-                }
-            }
-            Control::ResetFencing {
-                variable: FencingVariable::Token,
-                ..
-            }
-            | Control::ResetAll
-            | Control::DiscardAll => holder.now.clone_from(&holder.startup),
-            Control::Prepare { name, effects } => {
-                prepared.insert(name.clone(), Arc::clone(effects));
-            }
-            _ => {}
+    fn of(rejection: Box<Rejection>, mode: Mode) -> Self {
+        let what = match mode {
+            Mode::Enforce => "refused",
+            Mode::Observe => "passes, recorded as",
+        };
+        let sqlstate = rejection.kind.sqlstate();
+        Self {
+            words: format!("{what}: {sqlstate}, {}", rejection.message),
+            mode,
+            rejection: Some(rejection),
         }
     }
 }
 
-fn explain(
-    session: &SessionPolicy,
-    statement: &Statement,
-    holder: &SimulatedSession,
-    prepared: &HashMap<Box<str>, Arc<Effects>>,
-) -> ExplainedStatement {
-    let executed = statement.controls.iter().find_map(|control| match control {
-        Control::Execute { name } => Some(match prepared.get(name) {
-            Some(effects) => Effects::clone(effects),
-            // As the proxy does.
-            None => Effects::unknown(None),
-        }),
-        _ => None,
-    });
-    let effects = executed.as_ref().unwrap_or(&statement.effects);
-    let decision = session.decision(effects);
-    let (outcome, mode) = refused_for_controls(session, statement, holder)
-        .or_else(|| read_only(session, statement, &decision.requirement, holder))
-        .unwrap_or_else(|| outcome(session, &decision.requirement, holder));
-    ExplainedStatement {
-        kind: statement.kind,
-        class: effects.class.into(),
-        why: match (&executed, &statement.why) {
-            (Some(_), None) => Some("it executes a prepared statement".to_owned()),
-            (_, why) => why.as_ref().map(ToString::to_string),
-        },
-        category: effects.category.map(Into::into),
-        writes: tables(&effects.writes, effects.class),
-        reads: tables(&effects.reads, Class::Write),
-        functions: effects.functions.iter().map(ToString::to_string).collect(),
-        settings: effects.settings.iter().map(|s| s.to_string()).collect(),
-        because: decision.because,
-        needs: needs(session, &decision.requirement),
-        mode: mode.into(),
-        outcome,
+/// The text has the names of its own PREPAREs only.
+struct NoNames;
+
+impl PreparedNames for NoNames {
+    fn find(&self, _: Name<'_>) -> Option<&PreparedText> {
+        None
+    }
+}
+
+impl<'a> DryRun<'a> {
+    fn new(session: &'a SessionFence, token: Option<&str>) -> Result<Self, Failure> {
+        let value = TokenValue::parse(token.unwrap_or_default(), session.default_scope());
+        let value = value.map_err(|error| Failure::Usage(format!("--token: {error}")))?;
+        let mut run = Self {
+            session,
+            state: SessionState::new(None),
+            accepted: Vec::new(),
+            passed: Vec::new(),
+        };
+        if let Some(value) = value {
+            run.accept(&value);
+        }
+        let startup = run.accepted.first().cloned();
+        run.state.start_with(startup, ServerText::Tokens);
+        Ok(run)
+    }
+
+    fn accept(&mut self, value: &TokenValue) {
+        let held = value.claims().iter().map(|(scope, claim)| HeldToken {
+            mark: self.session.fence().mark(scope),
+            token: claim.token().unwrap_or(Token::MIN),
+            timeline: 0,
+            grant: GrantMode::Enforced,
+        });
+        self.accepted
+            .push(Arc::new(HeldTokens::new(held.collect())));
+    }
+
+    fn explain(&mut self, statement: &Statement) -> ExplainedStatement {
+        let executed = self.executed(statement);
+        let effects = executed.as_ref().unwrap_or(&statement.effects);
+        let decision = self.session.rules().decision(effects);
+        let outcome = self.decide(statement, &decision.requirement);
+        let told = outcome.rejection.as_deref();
+        ExplainedStatement {
+            kind: statement.kind,
+            class: effects.class.into(),
+            why: match (&executed, &statement.why) {
+                (Some(_), None) => Some("it executes a prepared statement".to_owned()),
+                (_, why) => why.as_ref().map(ToString::to_string),
+            },
+            category: effects.category.map(Into::into),
+            writes: tables(&effects.writes, effects.class),
+            reads: tables(&effects.reads, Class::Write),
+            functions: effects.functions.iter().map(ToString::to_string).collect(),
+            settings: effects.settings.iter().map(|s| s.to_string()).collect(),
+            because: decision.because,
+            needs: self.needs(&decision.requirement),
+            mode: outcome.mode.into(),
+            outcome: outcome.words,
+            detail: told.map(|told| told.detail.clone()),
+            hint: told.map(|told| told.hint.clone()),
+        }
+    }
+
+    /// Effects of what an EXECUTE runs.
+    fn executed(&self, statement: &Statement) -> Option<Effects> {
+        let executed = statement
+            .controls
+            .iter()
+            .find_map(|control| match control {
+                Control::Execute { name } => Some(name),
+                _ => None,
+            })?;
+        let mut before = self.passed.iter().rev().flat_map(|one| &one.controls);
+        let prepared = before.find_map(|control| match control {
+            Control::Prepare { name, effects } if name == executed => Some(effects),
+            _ => None,
+        });
+        let effects = prepared.map(|effects| Effects::clone(effects));
+        // As the proxy does.
+        Some(effects.unwrap_or_else(|| Effects::unknown(None)))
+    }
+
+    /// What happens to a statement after those of its text that passed.
+    fn decide(&mut self, statement: &Statement, requirement: &Requirement) -> Outcome {
+        self.passed.push(statement.clone());
+        let text = Analysis::new(std::mem::take(&mut self.passed).into());
+        let outcome = loop {
+            match self.plan(&text) {
+                Err(Unmet::Declare(value)) if !value.takes() => self.accept(&value),
+                Err(Unmet::Declare(_)) => break Outcome::passes("passes", self.session.mode(None)),
+                Err(Unmet::Refuse(rejection)) => break Outcome::of(rejection, Mode::Enforce),
+                Ok((admitted, plan)) => {
+                    break match admitted.observed {
+                        Some(rejection) => Outcome::of(rejection, Mode::Observe),
+                        None => self.passes(statement, requirement, &plan),
+                    };
+                }
+            }
+        };
+        self.passed = text.statements.into();
+        if outcome.rejection.is_some() {
+            self.passed.pop();
+        }
+        outcome
+    }
+
+    fn plan(&self, text: &Analysis) -> Result<(Admitted, Plan), Unmet> {
+        let situation = Situation {
+            fence: self.session,
+            state: &self.state,
+            accepted: &self.accepted,
+            wrote: false,
+            pipeline: Pipeline::Closed,
+            guard: Guard::SURE,
+            names: Some(&NoNames),
+        };
+        let message = Header {
+            tag: b'Q',
+            body_len: 0,
+        };
+        situation.plan(message, text)
+    }
+
+    fn passes(&self, statement: &Statement, requirement: &Requirement, plan: &Plan) -> Outcome {
+        let mode = self.session.mode(None);
+        match requirement {
+            Requirement::Current(scopes) => {
+                let rules = self.session.rules();
+                let mut names = scopes.as_slice().iter().map(|id| scope_name(rules, *id));
+                if names.any(|name| rules.mode(Some(name)) == Mode::Enforce) {
+                    let words = "passes if its tokens are current, else PF001";
+                    Outcome::passes(words, Mode::Enforce)
+                } else {
+                    Outcome::passes("passes", Mode::Observe)
+                }
+            }
+            _ if plan.leave == Leave::Read && statement.may_hide_a_write() => {
+                let words = "passes; PostgreSQL refuses a write that it hides (25006)";
+                Outcome::passes(words, mode)
+            }
+            _ => Outcome::passes("passes", mode),
+        }
+    }
+
+    fn needs(&self, requirement: &Requirement) -> String {
+        match requirement {
+            Requirement::Free => "nothing".to_owned(),
+            Requirement::Current(scopes) => {
+                let scopes = scopes.as_slice().iter();
+                let names = scopes.map(|scope| scope_name(self.session.rules(), *scope));
+                let names: Vec<&str> = names.collect();
+                format!("the current token of {}", names.join(" and of "))
+            }
+            Requirement::Refuse(_) => "no token helps".to_owned(),
+        }
     }
 }
 
@@ -209,117 +306,5 @@ fn tables(tables: &Tables, class: Class) -> Option<Vec<String>> {
             Some(names.iter().map(ObjectName::to_string).collect())
         }
         (Tables::Unknown, Class::Write) => None,
-    }
-}
-
-fn scope_name(session: &SessionPolicy, scope: ScopeId) -> &str {
-    let scopes = session.policy().scopes();
-    scopes.get(scope.index()).map_or("", |name| &**name)
-}
-
-fn needs(session: &SessionPolicy, requirement: &Requirement) -> String {
-    match requirement {
-        Requirement::Free => "nothing".to_owned(),
-        Requirement::Current(scopes) => {
-            let scopes = scopes.as_slice().iter();
-            let names: Vec<&str> = scopes.map(|scope| scope_name(session, *scope)).collect();
-            format!("the current token of {}", names.join(" and of "))
-        }
-        Requirement::Refuse(_) => "no token helps".to_owned(),
-    }
-}
-
-fn refused(mode: Mode, why: &str) -> (String, Mode) {
-    match mode {
-        Mode::Enforce => (format!("refused: {why}"), mode),
-        Mode::Observe => (format!("passes, recorded as: {why}"), mode),
-    }
-}
-
-/// Refusal for what the statement does to the session: a control that only looks like a declaration, or a forbidden
-/// one.
-fn refused_for_controls(
-    session: &SessionPolicy,
-    statement: &Statement,
-    holder: &SimulatedSession,
-) -> Option<(String, Mode)> {
-    statement.controls.iter().find_map(|control| match control {
-        Control::Mistake(mistake) => {
-            let why = Rejection::mistake(mistake).message;
-            Some(refused(session.mode(None), &format!("PF003, {why}")))
-        }
-        Control::SetFencing {
-            variable: FencingVariable::Token,
-            value,
-            lifetime,
-        } => match TokenValue::parse(value, &holder.session_scope) {
-            Err(error) => Some(refused(session.mode(None), &format!("PF003, {error}"))),
-            Ok(value) => scopes(value).iter().find_map(|scope| {
-                let why = session.may_declare(scope.as_str(), *lifetime).err()?.why;
-                Some(refused(
-                    session.mode(Some(scope.as_str())),
-                    &format!("PF005, {why}"),
-                ))
-            }),
-        },
-        _ => None,
-    })
-}
-
-/// Outcome of a statement that the policy admits, in a session under the read-only guard.
-fn read_only(
-    session: &SessionPolicy,
-    statement: &Statement,
-    requirement: &Requirement,
-    holder: &SimulatedSession,
-) -> Option<(String, Mode)> {
-    let scopes = session.read_only_until()?;
-    let mut open = scopes.iter().map(|scope| scope_name(session, *scope));
-    let is_free = matches!(requirement, Requirement::Free);
-    if !is_free || !statement.may_hide_a_write() || open.any(|scope| holder.holds(scope)) {
-        return None;
-    }
-    Some(if holder.guard.in_doubt().is_some() {
-        let why =
-            "PF002, a transaction ends earlier in the same query, so read-only mode is in doubt";
-        refused(Mode::Enforce, why)
-    } else {
-        (
-            "passes; PostgreSQL refuses a write that it hides (25006)".to_owned(),
-            session.mode(None),
-        )
-    })
-}
-
-/// The outcome, and the mode that decides it.
-fn outcome(
-    session: &SessionPolicy,
-    requirement: &Requirement,
-    holder: &SimulatedSession,
-) -> (String, Mode) {
-    let general = session.mode(None);
-    match requirement {
-        Requirement::Free => ("passes".to_owned(), general),
-        Requirement::Refuse(_) => refused(general, "PF005, refused by the policy"),
-        Requirement::Current(scopes) => {
-            let names = || scopes.as_slice().iter().map(|s| scope_name(session, *s));
-            let mode = |name: &str| session.mode(Some(name));
-            let missing: Vec<&str> = names().filter(|name| !holder.holds(name)).collect();
-            // An enforced scope decides.
-            let mut wanting = missing.iter().copied();
-            let first = wanting
-                .find(|name| mode(name) == Mode::Enforce)
-                .or(missing.first().copied());
-            if let Some(name) = first {
-                return refused(mode(name), &format!("PF002, no token for scope {name:?}"));
-            }
-            let enforced = names().any(|name| mode(name) == Mode::Enforce);
-            if enforced {
-                let words = "passes if its tokens are current, else PF001";
-                (words.to_owned(), Mode::Enforce)
-            } else {
-                ("passes".to_owned(), Mode::Observe)
-            }
-        }
     }
 }

@@ -39,16 +39,19 @@ pub(super) struct ExplainedStatement {
     pub(super) needs: String,
     pub(super) mode: &'static str,
     pub(super) outcome: String,
+    /// DETAIL of the refusal; null if there is none.
+    pub(super) detail: Option<String>,
+    pub(super) hint: Option<String>,
+}
+
+pub(super) fn scope_name(session: &SessionPolicy, scope: ScopeId) -> &str {
+    let scopes = session.policy().scopes();
+    scopes.get(scope.index()).map_or("", |name| &**name)
 }
 
 impl ExplainedSession {
     pub(super) fn of(session: &SessionPolicy) -> Self {
-        let name = |scope: &ScopeId| {
-            let scopes = session.policy().scopes();
-            scopes
-                .get(scope.index())
-                .map_or_else(String::new, |name| name.to_string())
-        };
+        let name = |scope: &ScopeId| scope_name(session, *scope).to_owned();
         let warnings = session.policy().warnings().iter();
         Self {
             rule: session.rule().map(ToString::to_string),
@@ -126,6 +129,11 @@ impl ExplainedStatement {
         line(text, "needs", &self.needs);
         line(text, "mode", self.mode);
         line(text, "outcome", &self.outcome);
+        for (label, words) in [("detail", &self.detail), ("hint", &self.hint)] {
+            if let Some(words) = words {
+                line(text, label, words);
+            }
+        }
     }
 }
 
