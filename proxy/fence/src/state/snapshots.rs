@@ -36,10 +36,17 @@ impl ServerText {
 pub(super) const SAVEPOINTS_MAX: usize = 64;
 
 /// A setting: its value for the session and, inside a transaction, a local one that hides it.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Setting<T> {
     pub(super) session: T,
     pub(super) local: Option<T>,
+}
+
+/// A local value that hides an equal one changes nothing.
+impl<T: PartialEq> PartialEq for Setting<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.get() == other.get() && self.session == other.session
+    }
 }
 
 impl<T> Setting<T> {

@@ -179,6 +179,11 @@ fn savepoints_that_are_forgotten_restore_what_they_all_do() {
         alike.step(step);
     }
     back(&mut alike, "5.0", 5);
+    // The token of the session, and the same one for the transaction.
+    let mut both = many(&[5], 1);
+    both.step("SET LOCAL fencing.token = 5");
+    both.step(&["SAVEPOINT later"; SAVEPOINTS_MAX + 1].join(";"));
+    back(&mut both, "5.0", 5);
     let mut unlike = many(&[5, 6, 7], SAVEPOINTS_MAX);
     back(&mut unlike, "7.0", 7);
     back(&mut unlike, "6.0", 0);
