@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep};
 
+use pgpalisade_wire::header::Header;
+
 use crate::timers::Timers;
 
 /// Messages up to this size need no room from the budget.
@@ -48,6 +50,15 @@ struct Share {
     bytes: usize,
 }
 
+impl Share {
+    /// Takes what is missing to these bytes. Returns whether there was room.
+    fn grow(&mut self, bytes: usize) -> bool {
+        let more = self.of.take(bytes.saturating_sub(self.bytes));
+        more.map(|mut more| self.bytes += std::mem::take(&mut more.bytes))
+            .is_some()
+    }
+}
+
 impl Drop for Share {
     fn drop(&mut self) {
         self.of.left.set(self.of.left.get() + self.bytes);
@@ -58,13 +69,23 @@ impl Drop for Share {
 pub(crate) struct Collecting(Option<(Share, Pin<Box<Sleep>>)>);
 
 impl Collecting {
-    /// Whether the rest of a message of `bytes` may be waited for.
-    pub(crate) fn may_wait(&mut self, bytes: usize, budget: &Budget, timers: &Timers) -> bool {
-        if bytes <= FREE || self.0.is_some() {
+    /// Whether the rest of a message may be waited for. It needs room for the bytes that are here.
+    pub(crate) fn may_wait(
+        &mut self,
+        message: Header,
+        here: &[u8],
+        budget: &Budget,
+        timers: &Timers,
+    ) -> bool {
+        let here = here.len();
+        if let Some((share, _)) = &mut self.0 {
+            return share.grow(here);
+        }
+        if message.body_len <= FREE {
             return true;
         }
         let late = || Box::pin(timers.sleep(budget.within));
-        self.0 = budget.take(bytes).map(|share| (share, late()));
+        self.0 = budget.take(here).map(|share| (share, late()));
         self.0.is_some()
     }
 
@@ -104,10 +125,22 @@ mod tests {
         let (timers, budget) = (Timers::of_this_runtime(), Budget::new(100 * 1024, within));
         let mut context = Context::from_waker(Waker::noop());
         let [mut one, mut two, mut small] = [(); 3].map(|()| Collecting::default());
-        assert!(one.may_wait(60 * 1024, &budget, &timers));
-        assert!(one.may_wait(60 * 1024, &budget, &timers));
-        assert!(!two.may_wait(60 * 1024, &budget, &timers));
-        assert!(small.may_wait(FREE, &budget, &timers));
+        let bytes = vec![0; 60 * 1024];
+        let wait = |one: &mut Collecting, body_len: usize, here: usize| {
+            let message = Header {
+                tag: b'Q',
+                body_len,
+            };
+            one.may_wait(message, &bytes[..here], &budget, &timers)
+        };
+        const LONG: usize = 1024 * 1024;
+        // Only what is here needs room.
+        assert!(wait(&mut one, LONG, 5));
+        assert!(wait(&mut two, LONG, 5));
+        assert!(wait(&mut one, LONG, 60 * 1024));
+        assert!(wait(&mut one, LONG, 60 * 1024));
+        assert!(!wait(&mut two, LONG, 60 * 1024));
+        assert!(wait(&mut small, FREE, 5));
         assert!(!one.is_late(&mut context));
         tokio::time::sleep(within).await;
         assert!(one.is_late(&mut context));
@@ -115,8 +148,8 @@ mod tests {
         one.restart();
         assert!(!one.is_late(&mut context));
         one.done();
-        assert!(two.may_wait(60 * 1024, &budget, &timers));
-        assert!(!one.may_wait(60 * 1024, &budget, &timers));
+        assert!(wait(&mut two, LONG, 60 * 1024));
+        assert!(!wait(&mut one, LONG, 60 * 1024));
         drop(two);
         assert_eq!(budget.left.get(), 100 * 1024);
     }

@@ -190,7 +190,7 @@ impl Relay {
                 &self.client.worker.shared.timers,
             );
             let collecting = &mut self.client.collecting;
-            if collecting.may_wait(header.body_len, budget, timers) {
+            if collecting.may_wait(header, bytes, budget, timers) {
                 return action;
             }
             frame = frame.without_room();
