@@ -95,7 +95,7 @@ impl ClientSide {
         let front = header::parse(&self.kept, frontend::body_max);
         front.map_or(true, |front| {
             let whole = front.map(Header::frame_len);
-            whole.is_some_and(|len| len <= self.kept.len() || len > WHOLE_MAX)
+            whole.is_some_and(|len| len.min(WHOLE_MAX) <= self.kept.len())
         })
     }
 
