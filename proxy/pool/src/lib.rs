@@ -75,8 +75,11 @@ impl<T: Ord> Access<T> {
 /// What a client may have left in a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Residue {
-    /// Nothing that another client could find.
+    /// Nothing that a client could find.
     None,
+    /// What only the client that gets the backend has left.
+    Own,
+    /// What another client could find.
     Perhaps,
 }
 
@@ -226,7 +229,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         };
         let owner = match residue {
             Residue::None => None,
-            Residue::Perhaps => Some(lend.client),
+            Residue::Own | Residue::Perhaps => Some(lend.client),
         };
         if is_over || lend.is_leaving {
             self.close(now, id);

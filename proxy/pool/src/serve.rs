@@ -165,8 +165,9 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
     pub(crate) fn lend(&mut self, id: BackendId, client: ClientId, wanted: Access<T>) {
         let owner = self.backends.get(&id).and_then(Backend::owner);
         let residue = match owner {
-            Some(other) if other != client => Residue::Perhaps,
-            _ => Residue::None,
+            None => Residue::None,
+            Some(owner) if owner == client => Residue::Own,
+            Some(_) => Residue::Perhaps,
         };
         self.enter(id, State::Lent(Lend::new(client, wanted)));
         self.orders.push_back(Order::Lend {

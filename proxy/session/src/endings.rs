@@ -215,7 +215,7 @@ impl Session {
         Some(self.end_by_takeover(Rejection::session_ended(&scope, token, mark, transaction)))
     }
 
-    fn end_by_server(&mut self, error: Box<[u8]>) -> Ending {
+    pub(super) fn end_by_server(&mut self, error: Box<[u8]>) -> Ending {
         if self.outlives_server() {
             self.server.final_error = Some(FinalError::Server(error));
         } else {

@@ -42,11 +42,6 @@ impl ServerHalf {
         self.identity
     }
 
-    /// Notes that the server's text of the token is not that of the next client.
-    pub const fn forget_token_text(&mut self) {
-        self.has_token_text = false;
-    }
-
     /// Settings that the server has reported at the login, or after the last reset.
     #[must_use]
     pub const fn greeting(&self) -> &Arc<Greeting> {
@@ -76,6 +71,13 @@ impl ServerHalf {
         let has_tokens = self.has_token_text || !self.accepted().is_empty();
         let has_run = self.has_run_more_than_reads || self.applied.is_some();
         !has_run && !has_tokens && self.names.are_few()
+    }
+
+    /// Whether a text that is not read could run a statement which another client has prepared before anybody declared
+    /// a token here.
+    #[must_use]
+    pub fn may_run_others(&self) -> bool {
+        self.accepted().is_empty() && self.names.has_named()
     }
 
     /// Tokens that its server process is registered with.
@@ -353,7 +355,10 @@ impl Session {
         // Equal texts may have been read by other settings.
         injected::query(out, &mut server.ledger, injected::DEALLOCATE_ALL);
         server.names = Names::default();
-        for (_, text) in wanted.iter() {
+        // The time that the client gives its statements is not for these.
+        let limits = |(name, _): &&(Box<str>, _)| name.ends_with("_timeout");
+        let (last, first): (Vec<_>, Vec<_>) = wanted.iter().partition(limits);
+        for (_, text) in first.into_iter().chain(last) {
             injected::query(out, &mut server.ledger, text);
         }
         server.applied = Some(Arc::clone(wanted));

@@ -81,6 +81,10 @@ impl Session {
             ReplyRoute::Swallow if matches!(self.client.block, Block::Entering(_)) => {
                 Disposition::Drop
             }
+            // By the client's own limit of time. The connection is lost, and the client told of this error.
+            ReplyRoute::Swallow if sqlstate == CANCELED && self.is_lent() => {
+                self.end_by_server(body.into()).into()
+            }
             ReplyRoute::Swallow => {
                 let message = backend::error_field(body, b'M').unwrap_or_default();
                 self.end_for_own_statement(message).into()

@@ -401,3 +401,48 @@ fn a_proxy_that_stops_closes_what_is_idle() {
     last.ok("COMMIT");
     stage.proxy.terminate();
 }
+
+/// Whatever its message is.
+#[test]
+fn the_front_of_a_long_message_gets_no_connection() {
+    let stage = scarce("500ms");
+    let (mut one, mut other) = (stage.plain(), stage.plain());
+    for (tag, len) in [
+        (b'B', 20_000),
+        (b'D', 20_000),
+        (b'P', 2 << 20),
+        (b'Q', 100_000),
+    ] {
+        let len: i32 = len;
+        one.send_bytes(&[&[tag][..], &len.to_be_bytes()].concat());
+        std::thread::sleep(MOMENT);
+        assert_eq!(other.rows("SELECT 1"), [["1"]], "{}", char::from(tag));
+        one = stage.plain();
+    }
+}
+
+/// Not what it has left in a connection before that, and has discarded since.
+#[test]
+fn a_client_comes_back_to_what_it_had_last() {
+    let stage = stage("3");
+    stage.sql(
+        "CREATE FUNCTION leaves() RETURNS void LANGUAGE plpgsql AS
+         $$BEGIN PERFORM set_config('app.left', 'by a function', false); END$$",
+    );
+    let left =
+        "SELECT concat(current_setting('app.left', true), current_setting('fencing.token', true))";
+    let mut client = stage.plain();
+    client.ok("SELECT leaves()");
+    client.ok("SET fencing.token = 1");
+    client.ok("DISCARD ALL");
+    assert_eq!(client.rows(left).concat().concat(), "");
+    client.ok("SET fencing.token = 1");
+    client.ok("SELECT 1");
+    stage.leader("2").ok("SELECT 1");
+    assert_error(&client.query("SELECT 1"), "PF001");
+    client.ok("SELECT 1");
+    client.ok("SET fencing.token = 2");
+    client.ok("SELECT 1");
+    client.ok("SET fencing.token = ''");
+    assert_eq!(client.rows(left).concat().concat(), "");
+}

@@ -3,7 +3,7 @@
 use pgpalisade_test_servers::machine::wait_until;
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Wire, errors};
+use pgpalisade_test_servers::wire::{Batch, Wire, assert_error, errors};
 
 use super::JOBS;
 
@@ -88,6 +88,23 @@ fn reads_need_no_reset() {
         .other
         .rows("SELECT count(*) FROM pg_prepared_statements");
     assert!(left[0][0].parse::<usize>().unwrap() < 250, "{left:?}");
+}
+
+/// A text that is not read could run them by their names.
+#[test]
+fn a_token_is_declared_where_no_statement_of_another_is() {
+    let mut pair = pair("");
+    let long = format!("/*{}*/ EXECUTE s", "x".repeat(1024 * 1024));
+    for text in ["DO $$ BEGIN EXECUTE 'EXECUTE s'; END $$", &long] {
+        let insert = Batch::new()
+            .close_statement("s")
+            .parse("s", "INSERT INTO jobs VALUES (1)");
+        assert_eq!(errors(&pair.one.run(&insert.sync())), [""; 0]);
+        pair.one.ok("SELECT 1");
+        pair.other.ok("SET fencing.token = 34");
+        assert_error(&pair.other.query(text), "26000");
+        pair.other.ok("SET fencing.token = ''");
+    }
 }
 
 /// Whatever a function, view, operator, type or policy leaves is gone for the next client.

@@ -188,6 +188,7 @@ impl Seat {
         activity: Activity,
     ) -> Result<Borrowed, OpenError> {
         let worker = Rc::clone(&self.worker);
+        let is_to_write = tokens.is_some();
         let access = tokens.map_or(Access::ReadOnly, Access::Tokens);
         let mut hung = Duration::ZERO;
         loop {
@@ -208,9 +209,13 @@ impl Seat {
             if !poll_fn(|cx| Poll::Ready(backend.side.is_quiet(cx))).await {
                 continue;
             }
-            if self.last.replace(id) != Some(id) {
-                backend.half.forget_token_text();
-            }
+            let is_last = self.last.replace(id) == Some(id);
+            residue = match residue {
+                // What the client has discarded since is still there.
+                Residue::Own if !is_last => Residue::Perhaps,
+                _ if is_to_write && backend.half.may_run_others() => Residue::Perhaps,
+                residue => residue,
+            };
             // Boxed, as is all that is rare here: each idle client has the memory of its whole future.
             let is_census_due = || {
                 backend
@@ -220,7 +225,7 @@ impl Seat {
             };
             let must_prepare = match residue {
                 Residue::Perhaps => settings.is_some() || is_census_due(),
-                Residue::None => !has_settings(&backend, settings),
+                Residue::None | Residue::Own => !has_settings(&backend, settings),
             };
             if must_prepare {
                 let begun = Instant::now();

@@ -279,7 +279,7 @@ impl Parked {
         self.client.shown.entry().set_server_pid(Some(pid));
         let Self { client, half, seat } = self;
         let session = match residue {
-            Residue::None => Session::lend(half, backend.half),
+            Residue::None | Residue::Own => Session::lend(half, backend.half),
             Residue::Perhaps => Session::lend_used(half, backend.half, rand::random()),
         };
         Box::new(Relay {

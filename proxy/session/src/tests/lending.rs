@@ -1,5 +1,7 @@
 //! A client that is parted from its server connection between two transactions, and lent another.
 
+use std::sync::Arc;
+
 use pgpalisade_authority::{Claim, Mark, Token};
 use pgpalisade_policies::Leftover;
 
@@ -296,6 +298,43 @@ fn a_reset_that_fails_costs_the_server_connection() {
     let (client, told) = subject.session.lose_server();
     assert!(told.is_empty());
     assert_eq!(client.activity(), Activity::Idle);
+}
+
+/// A client may give its statements less time than those of the proxy take.
+#[test]
+fn a_time_limit_of_the_client_costs_no_more_than_its_statement() {
+    let mut subject = moved();
+    let six = wanted(&subject.fence, "5");
+    let _needed = needed(&mut subject, &query("INSERT INTO t VALUES (1)"));
+    assert_eq!(subject.declare(&six, Ok(Obtained::default())), Met::Yes);
+    // Its token is set in the server first.
+    subject.send(&query("INSERT INTO t VALUES (1)"));
+    let ended = loop {
+        match subject.reply(b'E', &error_body("ERROR", "57014", "canceled")) {
+            Disposition::Drop => subject.answer("SET", b'I'),
+            ended => break ended,
+        }
+    };
+    assert!(
+        matches!(&ended, Disposition::End(ending) if **ending == Ending::ByServer),
+        "{ended:?}"
+    );
+    assert!(subject.session.outlives_server());
+}
+
+#[test]
+fn time_limits_of_a_client_are_set_after_its_other_settings() {
+    let texts = ["statement_timeout", "search_path"].map(|name| {
+        let text = format!("SET {name} = 1").into_bytes();
+        (name.into(), text.into())
+    });
+    let mut session = Session::without_client(fence(), fresh());
+    session.begin_settings(&Arc::new(texts.into()));
+    let sent = String::from_utf8_lossy(&session.output().to_server).into_owned();
+    assert!(
+        sent.find("search_path") < sent.find("statement_timeout"),
+        "{sent}"
+    );
 }
 
 /// The server reports what it has reset before its ReadyForQuery. What follows in the same cycle stays.
