@@ -2,7 +2,7 @@
 
 use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, assert_error};
+use pgpalisade_test_servers::wire::{Batch, assert_error, errors};
 
 use super::{SETUP, assert_passes, assert_refused};
 
@@ -45,6 +45,29 @@ fn an_open_transaction_follows() {
     policy.reload(&stage.proxy, "");
     assert_refused(&mut wire, "SELECT hidden(2)", "25006");
     assert_eq!(stage.value("SELECT count(*) FROM notes"), "0");
+}
+
+/// A pool answers a BEGIN before it has a server connection.
+#[test]
+fn blocks_of_a_pool_follow() {
+    for loose in [ALLOW, "[defaults]\nmode = \"observe\"\n"] {
+        let policy = PolicyFile::new("");
+        let pool = [("--pool", "transaction")];
+        let stage = Stage::with_options(SETUP, |options| options.flags(&pool).policy(&policy));
+        let mut wire = stage.plain();
+        for (file, sql) in [
+            ("", "SELECT 1"),
+            (loose, "INSERT INTO notes VALUES (1)"),
+            ("", "SELECT hidden(NULL)"),
+        ] {
+            policy.reload(&stage.proxy, file);
+            wire.ok("BEGIN");
+            let answer = wire.query(sql);
+            let expect = if sql.contains("hidden") { "25006" } else { "" };
+            assert_eq!(errors(&answer).concat(), expect, "{sql}");
+            wire.ok("ROLLBACK");
+        }
+    }
 }
 
 /// A statement prepared under one policy is judged by the one in force when it is executed.

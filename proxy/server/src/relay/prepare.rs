@@ -39,6 +39,7 @@ impl Relay {
 
     /// Takes the server connection to where the client believes to be.
     pub(super) async fn resume(&mut self) -> Result<(), End> {
+        self.follow_policy();
         loop {
             let step = self.session.resume(&self.client.worker.verdicts);
             self.put_output();
