@@ -91,9 +91,10 @@ pub(crate) async fn serve_client(
     };
     let login = match outcome {
         LoginOutcome::LoggedIn(login) => login,
-        // As with PostgreSQL, the client may send this and close.
+        // As with PostgreSQL, the client may send this and close, or wait for the end.
         LoginOutcome::Cancel(packet) => {
             backends::cancel(&worker, &packet).await;
+            client.shut_down_write();
             return None;
         }
     };

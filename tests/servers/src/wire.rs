@@ -310,9 +310,7 @@ impl Wire {
                 Err(error)
                     if matches!(
                         error.kind(),
-                        io::ErrorKind::ConnectionReset
-                            | io::ErrorKind::BrokenPipe
-                            | io::ErrorKind::UnexpectedEof
+                        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
                     ) =>
                 {
                     return Ok(false);

@@ -44,15 +44,14 @@ pub(super) async fn refuse(
     {
         tracing::warn!(%client_addr, error = %why, "closed a connection without an answer");
     }
-    if let Some(out) = words(&shared.metrics, client_addr, error) {
-        // A client that does not read its error is not waited for.
-        let write = async {
-            if client.write_all(&out).await.is_ok() {
-                client.shut_down_write();
-            }
-        };
-        let _ = shared.timers.timeout(Duration::from_secs(1), write).await;
-    }
+    let out = words(&shared.metrics, client_addr, error).unwrap_or_default();
+    // A client that does not read its error is not waited for.
+    let write = async {
+        if client.write_all(&out).await.is_ok() {
+            client.shut_down_write();
+        }
+    };
+    let _ = shared.timers.timeout(Duration::from_secs(1), write).await;
 }
 
 fn log(client_addr: ClientAddr, error: &LoginError) {
