@@ -7,7 +7,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
-use pgpalisade_policies::{Analysis, Control, Effects, FencingVariable, Lifetime, Statement};
+use pgpalisade_policies::{
+    Analysis, Chain, Control, Effects, FencingVariable, Lifetime, Statement,
+};
 
 use super::needs::Unmet;
 use super::permit::{Admitted, Basis, Grounds, Leave};
@@ -55,6 +57,7 @@ impl Situation<'_> {
             wrote: self.wrote,
             may_hide: false,
             could_write: self.fence.may_write(self.state.token()),
+            before_steering: self.is_idle().then_some(self.guard),
             used: Vec::new(),
             grounds: Grounds::none(),
             plan: Plan {
@@ -83,6 +86,11 @@ impl Situation<'_> {
             walk.plan.leave = Leave::ReadUnguarded;
         }
         Ok((walk.grounds.admitted(message), walk.plan))
+    }
+
+    /// Whether no transaction is open, not even that of a pipeline.
+    fn is_idle(&self) -> bool {
+        self.state.status() == TransactionStatus::Idle && self.pipeline == Pipeline::Closed
     }
 }
 
@@ -141,6 +149,9 @@ struct Walk<'a> {
     may_hide: bool,
     /// Whether the session may write, or could at an earlier statement: PostgreSQL then lets it.
     could_write: bool,
+    /// Read-only guard at the start of the text, while its transactions do nothing but set settings: their ends run
+    /// nothing.
+    before_steering: Option<Guard>,
     /// Tokens by which earlier statements of the text may write.
     used: Vec<Arc<HeldTokens>>,
     grounds: Grounds,
@@ -166,11 +177,29 @@ impl<'a> Walk<'a> {
         if !may_write {
             self.check_guard(statement, later)?;
         }
-        self.plan.guard = self.plan.guard.after(statement);
+        self.plan.guard = self.guard_after(statement);
         let goes_on = !statement.controls.iter().any(ends_transaction);
         self.wrote |= statement.may_have_written() && may_write && goes_on;
         self.may_hide |= statement.may_hide_a_write();
         Ok(())
+    }
+
+    /// Read-only guard after a statement.
+    fn guard_after(&mut self, statement: &Statement) -> Guard {
+        let has = |is_such: fn(&Control) -> bool| statement.controls.iter().any(is_such);
+        let steers = statement.assigns.is_some() || has(Control::is_transaction);
+        let steers = steers && !statement.may_hide_a_write();
+        self.before_steering = self.before_steering.filter(|_| steers);
+        let ends = |control: &Control| {
+            matches!(
+                control,
+                Control::Commit { chain: Chain::No } | Control::Rollback { chain: Chain::No }
+            )
+        };
+        match self.before_steering {
+            Some(before) if has(ends) => before,
+            _ => self.plan.guard.after(statement),
+        }
     }
 
     fn may_write(&self) -> bool {
@@ -291,8 +320,7 @@ impl<'a> Walk<'a> {
 
     /// Whether the text is a transaction of its own, in which SET LOCAL only warns.
     fn is_lost(&self) -> bool {
-        let is_idle = self.situation.state.status() == TransactionStatus::Idle;
-        self.statements.len() == 1 && is_idle && self.situation.pipeline == Pipeline::Closed
+        self.statements.len() == 1 && self.situation.is_idle()
     }
 
     /// Refuses a statement that would find another text in the server than the session's tokens (the take of its

@@ -275,7 +275,7 @@ fn each_text_has_its_outcome_in_each_session() {
             }
         }
     }
-    assert_eq!(count, 414, "the table is read wrongly");
+    assert_eq!(count, 447, "the table is read wrongly");
 }
 
 /// The server's own text of the token is a take then, and what follows in the text would see it.
