@@ -214,6 +214,8 @@ fn explain_follows_tokens_and_prepared_statements() {
             "SAVEPOINT s; SET fencing.token = 7; ROLLBACK TO s; NOTIFY x",
             &["passes", "passes", "passes", missing],
         ),
+        ("BEGIN READ WRITE", &["passes; begins read-only"]),
+        ("BEGIN READ WRITE; SELECT 1", &[missing, "passes"]),
         ("SELECT f(); SET fencing.token = 7", &[hides, missing]),
         (
             "SET fencing.token = 'default=next'; NOTIFY x",

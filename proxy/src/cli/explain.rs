@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pgpalisade_authority::Token;
-use pgpalisade_fence::rejection::Rejection;
+use pgpalisade_fence::rejection::{Rejection, RejectionKind};
 use pgpalisade_fence::{
     Admitted, Fence, GrantMode, Guard, HeldToken, HeldTokens, Leave, Name, Pipeline, Plan,
     PreparedNames, PreparedText, ServerText, SessionFence, SessionState, Situation, TokenValue,
@@ -79,9 +79,9 @@ pub(super) fn run(args: &ExplainArgs) -> Result<(), Failure> {
         common_name: args.cn.as_deref(),
         client: args.client,
     });
-    let mut run = DryRun::new(&session, args.token.as_deref())?;
     let sql = text(&args.sql).map_err(failed)?;
     let verdict = classify(&sql, TextEncoding::Utf8);
+    let mut run = DryRun::new(&session, args.token.as_deref(), verdict.statements.len())?;
     let statements = verdict.statements.iter();
     let explained = Explained {
         statements: statements.map(|one| run.explain(one)).collect(),
@@ -104,6 +104,8 @@ struct DryRun<'a> {
     session: &'a SessionFence,
     state: SessionState,
     accepted: Vec<Arc<HeldTokens>>,
+    /// Number of statements of the text.
+    statements: usize,
     /// Statements of the text that passed.
     passed: Vec<Statement>,
 }
@@ -148,13 +150,18 @@ impl PreparedNames for NoNames {
 }
 
 impl<'a> DryRun<'a> {
-    fn new(session: &'a SessionFence, token: Option<&str>) -> Result<Self, Failure> {
+    fn new(
+        session: &'a SessionFence,
+        token: Option<&str>,
+        statements: usize,
+    ) -> Result<Self, Failure> {
         let value = TokenValue::parse(token.unwrap_or_default(), session.default_scope());
         let value = value.map_err(|error| Failure::Usage(format!("--token: {error}")))?;
         let mut run = Self {
             session,
             state: SessionState::new(None),
             accepted: Vec::new(),
+            statements,
             passed: Vec::new(),
         };
         if let Some(value) = value {
@@ -230,6 +237,10 @@ impl<'a> DryRun<'a> {
             match self.plan(&text) {
                 Err(Unmet::Declare(value)) if !value.takes() => self.accept(&value),
                 Err(Unmet::Declare(_)) => break Outcome::passes("passes", self.session.mode(None)),
+                // The proxy sends a BEGIN without READ WRITE in its place.
+                Err(Unmet::Refuse(rejection)) if self.begins_read_only(statement, &rejection) => {
+                    break Outcome::passes("passes; begins read-only", self.session.mode(None));
+                }
                 Err(Unmet::Refuse(rejection)) => break Outcome::of(rejection, Mode::Enforce),
                 Ok((admitted, plan)) => {
                     break match admitted.observed {
@@ -244,6 +255,12 @@ impl<'a> DryRun<'a> {
             self.passed.pop();
         }
         outcome
+    }
+
+    fn begins_read_only(&self, statement: &Statement, rejection: &Rejection) -> bool {
+        use RejectionKind::{NoToken, Policy};
+        let is_begin = matches!(&*statement.controls, [Control::Begin { .. }]);
+        is_begin && self.statements == 1 && matches!(rejection.kind, NoToken | Policy)
     }
 
     fn plan(&self, text: &Analysis) -> Result<(Admitted, Plan), Unmet> {
