@@ -316,7 +316,9 @@ fn what_a_paused_proxy_has_let_in_is_fenced() {
         }
         next.ok("INSERT INTO jobs VALUES (2)");
         assert_eq!(written(&postgres), "2,2", "{pool}");
-        assert!(first.leader().is_none() && first.holders() == Some(0));
+        wait_until("the first one's end of its term", || {
+            first.leader().is_none() && first.holders() == Some(0)
+        });
     }
 }
 
