@@ -51,11 +51,14 @@ struct Share {
 }
 
 impl Share {
-    /// Takes what is missing to these bytes. Returns whether there was room.
+    /// Takes what is missing up to this size. Returns whether there was room.
     fn grow(&mut self, bytes: usize) -> bool {
-        let more = self.of.take(bytes.saturating_sub(self.bytes));
-        more.map(|mut more| self.bytes += std::mem::take(&mut more.bytes))
-            .is_some()
+        let more = bytes.saturating_sub(self.bytes);
+        let left = self.of.left.get().checked_sub(more);
+        left.map(|left| self.of.left.set(left)).is_some_and(|()| {
+            self.bytes += more;
+            true
+        })
     }
 }
 

@@ -149,8 +149,8 @@ struct Walk<'a> {
     may_hide: bool,
     /// Whether the session may write, or could at an earlier statement: PostgreSQL then lets it.
     could_write: bool,
-    /// Read-only guard at the start of the text, while its transactions do nothing but set settings: their ends run
-    /// nothing.
+    /// Read-only guard at the start of the text, while it only begins and ends transactions and sets settings: then
+    /// their ends run nothing.
     before_steering: Option<Guard>,
     /// Tokens by which earlier statements of the text may write.
     used: Vec<Arc<HeldTokens>>,
@@ -187,17 +187,18 @@ impl<'a> Walk<'a> {
     /// Read-only guard after a statement.
     fn guard_after(&mut self, statement: &Statement) -> Guard {
         let has = |is_such: fn(&Control) -> bool| statement.controls.iter().any(is_such);
-        let steers = statement.assigns.is_some() || has(Control::is_transaction);
-        let steers = steers && !statement.may_hide_a_write();
-        self.before_steering = self.before_steering.filter(|_| steers);
-        let ends = |control: &Control| {
+        let may_steer = statement.assigns.is_some() || has(Control::is_transaction);
+        let only_steers = may_steer && !statement.may_hide_a_write();
+        self.before_steering = self.before_steering.filter(|_| only_steers);
+        // Not one that chains: the next transaction has its modes.
+        let ends_all = has(|control| {
             matches!(
                 control,
                 Control::Commit { chain: Chain::No } | Control::Rollback { chain: Chain::No }
             )
-        };
+        });
         match self.before_steering {
-            Some(before) if has(ends) => before,
+            Some(before) if ends_all => before,
             _ => self.plan.guard.after(statement),
         }
     }
