@@ -234,6 +234,24 @@ impl Control {
         )
     }
 
+    /// Whether a value of the session is gone after it: of settings, or of the token.
+    #[must_use]
+    pub const fn discards(&self) -> bool {
+        matches!(
+            self,
+            Self::DiscardAll
+                | Self::ResetAll
+                | Self::SetFencing {
+                    lifetime: Lifetime::Session,
+                    ..
+                }
+                | Self::ResetFencing {
+                    lifetime: Lifetime::Session,
+                    ..
+                }
+        )
+    }
+
     /// Whether it creates or drops prepared statements.
     #[must_use]
     pub const fn changes_statements(&self) -> bool {

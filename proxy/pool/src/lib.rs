@@ -79,7 +79,7 @@ pub enum Residue {
     None,
     /// What only the client that gets the backend has left.
     Own,
-    /// What another client could find.
+    /// What a reset is to remove first.
     Perhaps,
 }
 

@@ -216,6 +216,7 @@ impl Session {
             // If another transaction has begun in the same request, ReadyForQuery does not show this.
             server.names.end_transaction();
         }
+        client.discards = client.discards.wrapping_add(control.discards().into());
         match control {
             Control::Commit { .. } | Control::PrepareTransaction => self.adopt_settings(),
             Control::Rollback { .. } => client.settings.drop_pending(),

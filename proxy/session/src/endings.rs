@@ -118,14 +118,23 @@ impl Session {
 
     /// Ends the session because a statement of the proxy failed, which leaves the access mode unknown.
     pub(super) fn end_for_own_statement(&mut self, message: &[u8]) -> Ending {
-        let message = String::from_utf8_lossy(message).into_owned();
-        self.say_fatal(
-            "58000",
-            "terminating connection because pgpalisade could not prepare the session",
-            &message,
-            "Connect again.",
-        );
-        Ending::OwnStatement(message)
+        let detail = String::from_utf8_lossy(message).into_owned();
+        let (sqlstate, message, hint) = if self.may_have_committed() {
+            (
+                "08007",
+                "terminating connection because pgpalisade could not prepare the session, and it is not known \
+                 whether the last statement was committed",
+                "Connect again, and read the data to find out.",
+            )
+        } else {
+            (
+                "58000",
+                "terminating connection because pgpalisade could not prepare the session",
+                "Connect again.",
+            )
+        };
+        self.say_fatal(sqlstate, message, &detail, hint);
+        Ending::OwnStatement(detail)
     }
 
     /// Ends the session because the read-only guard was set and does not hold.

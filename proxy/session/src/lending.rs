@@ -42,6 +42,17 @@ impl ServerHalf {
         self.identity
     }
 
+    /// Notes that the server's text of the token is not that of the next client.
+    pub const fn forget_token_text(&mut self) {
+        self.has_token_text = false;
+    }
+
+    /// Its last client's [`ClientHalf::discards`] when that left it.
+    #[must_use]
+    pub const fn left_after(&self) -> u32 {
+        self.left_after
+    }
+
     /// Settings that the server has reported at the login, or after the last reset.
     #[must_use]
     pub const fn greeting(&self) -> &Arc<Greeting> {
@@ -71,13 +82,6 @@ impl ServerHalf {
         let has_tokens = self.has_token_text || !self.accepted().is_empty();
         let has_run = self.has_run_more_than_reads || self.applied.is_some();
         !has_run && !has_tokens && self.names.are_few()
-    }
-
-    /// Whether a text that is not read could run a statement which another client has prepared before anybody declared
-    /// a token here.
-    #[must_use]
-    pub fn may_run_others(&self) -> bool {
-        self.accepted().is_empty() && self.names.has_named()
     }
 
     /// Tokens that its server process is registered with.
@@ -264,6 +268,7 @@ impl Session {
         self.client.settles = false;
         self.client.doubts_name = false;
         self.client.statements = self.server.names.leave();
+        self.server.left_after = self.client.discards;
         Ok((self.client, self.server))
     }
 
@@ -356,10 +361,13 @@ impl Session {
         injected::query(out, &mut server.ledger, injected::DEALLOCATE_ALL);
         server.names = Names::default();
         // The time that the client gives its statements is not for these.
-        let limits = |(name, _): &&(Box<str>, _)| name.ends_with("_timeout");
-        let (last, first): (Vec<_>, Vec<_>) = wanted.iter().partition(limits);
-        for (_, text) in first.into_iter().chain(last) {
-            injected::query(out, &mut server.ledger, text);
+        for is_last in [false, true] {
+            let texts = wanted
+                .iter()
+                .filter(|(name, _)| name.ends_with("_timeout") == is_last);
+            for (_, text) in texts {
+                injected::query(out, &mut server.ledger, text);
+            }
         }
         server.applied = Some(Arc::clone(wanted));
     }

@@ -161,6 +161,8 @@ pub struct ClientHalf {
     doubts_name: bool,
     /// What it was told of the settings of a lent server connection.
     told: Arc<Greeting>,
+    /// Number of its statements after which values of its session are gone.
+    discards: u32,
 }
 
 /// State that belongs to the server connection, whichever client it serves.
@@ -179,6 +181,8 @@ pub struct ServerHalf {
     /// Whether the server has a value for `fencing.token`, perhaps an empty one.
     has_token_text: bool,
     tenancy: Tenancy,
+    /// The client's [`ClientHalf::discards`] when it left.
+    left_after: u32,
     reported: ReportedSettings,
     /// Settings of its client that it has, since the last reset.
     applied: Option<Arc<Texts>>,
@@ -216,6 +220,7 @@ impl ServerHalf {
             text_settings: TextSettings::new(texts),
             has_token_text: false,
             tenancy: Tenancy::ForLife,
+            left_after: 0,
             reported: ReportedSettings::default(),
             applied: None,
             has_run_more_than_reads: false,

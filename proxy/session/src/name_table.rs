@@ -67,6 +67,10 @@ impl NameTable {
         self.named.get(name)
     }
 
+    pub(super) fn names(&self) -> impl Iterator<Item = &[u8]> {
+        self.named.keys().map(|name| &**name)
+    }
+
     /// What an unknown name may stand for.
     pub(super) const fn unknown(&self) -> Option<&'static PreparedText> {
         self.lost.meaning()

@@ -192,6 +192,14 @@ impl Names {
         }
     }
 
+    /// Names of the statements that other clients have left in a lent server connection.
+    pub(super) fn of_others(&self) -> Vec<Box<[u8]>> {
+        let all = self.of_client.iter().flat_map(|_| self.statements.names());
+        all.filter(|name| self.is_taken(Name::statement(name)))
+            .map(Into::into)
+            .collect()
+    }
+
     /// Whether the client has statements that have a name, and may mean something else after a SET.
     pub(super) fn depend_on_settings(&self) -> bool {
         let of_client = self.of_client.as_ref();

@@ -56,6 +56,22 @@ impl Session {
         PreparedText::default()
     }
 
+    /// Removes the statements of other clients from a lent server connection, in which a text that is not read could
+    /// run them with the client's token.
+    pub(super) fn close_others(&mut self) {
+        let others = self.server.names.of_others();
+        if others.is_empty() {
+            return;
+        }
+        let (out, ledger) = (&mut self.output.to_server, &mut self.server.ledger);
+        for name in &others {
+            injected::close(out, ledger, name);
+        }
+        if self.client.pipeline == Pipeline::Closed {
+            injected::sync(out, ledger);
+        }
+    }
+
     /// Makes PostgreSQL know a name that a Parse must not give twice.
     pub(super) fn occupy(&mut self, name: &[u8]) -> Result<(), Action> {
         let name = Name::statement(name);

@@ -81,8 +81,8 @@ impl Session {
             ReplyRoute::Swallow if matches!(self.client.block, Block::Entering(_)) => {
                 Disposition::Drop
             }
-            // By the client's own limit of time. The connection is lost, and the client told of this error.
-            ReplyRoute::Swallow if sqlstate == CANCELED && self.is_lent() => {
+            // By a limit of time, or a cancel request. The connection is lost, and the client told of this error.
+            ReplyRoute::Swallow if sqlstate == CANCELED && self.outlives_server() => {
                 self.end_by_server(body.into()).into()
             }
             ReplyRoute::Swallow => {

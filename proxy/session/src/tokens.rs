@@ -232,6 +232,7 @@ impl Session {
             self.prepared().is_binding = true;
         }
         self.server.registration.add(held, &value);
+        self.close_others();
     }
 
     /// Whether the session could go on under a lower token than one of these.

@@ -63,7 +63,15 @@ impl ClientHalf {
             settings: Settings::NONE,
             doubts_name: false,
             told: Arc::default(),
+            discards: 0,
         }
+    }
+
+    /// Number of its statements after which values of its session are gone: one of its earlier server connections may
+    /// still have them.
+    #[must_use]
+    pub const fn discards(&self) -> u32 {
+        self.discards
     }
 
     /// A client that shares server connections, after its login.

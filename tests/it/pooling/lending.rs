@@ -445,4 +445,8 @@ fn a_client_comes_back_to_what_it_had_last() {
     client.ok("SELECT 1");
     client.ok("SET fencing.token = ''");
     assert_eq!(client.rows(left).concat().concat(), "");
+    // It has discarded nothing, so nothing is reset.
+    client.ok("SELECT leaves()");
+    client.ok("BEGIN; SET LOCAL fencing.token = 2; SELECT 1; COMMIT");
+    assert_eq!(client.rows(left).concat().concat(), "by a function");
 }

@@ -95,14 +95,34 @@ fn reads_need_no_reset() {
 fn a_token_is_declared_where_no_statement_of_another_is() {
     let mut pair = pair("");
     let long = format!("/*{}*/ EXECUTE s", "x".repeat(1024 * 1024));
-    for text in ["DO $$ BEGIN EXECUTE 'EXECUTE s'; END $$", &long] {
+    let block = "DO $$ BEGIN EXECUTE 'EXECUTE s'; END $$";
+    let late = format!("/*{}*/ SET fencing.token = 34", "x".repeat(300));
+    for (declares, runs) in [
+        (&["SET fencing.token = 34"][..], block),
+        (&[&late], block),
+        (&["SHOW work_mem; SET fencing.token = 34"], block),
+        (
+            &[
+                "BEGIN",
+                "SET LOCAL work_mem = '1MB'",
+                "SET LOCAL fencing.token = 34",
+            ],
+            block,
+        ),
+        (&["BEGIN", "SET fencing.token = 'after:34'"], block),
+        // Its client keeps the connection.
+        (&["SET fencing.token = 35"], &long),
+    ] {
         let insert = Batch::new()
             .close_statement("s")
             .parse("s", "INSERT INTO jobs VALUES (1)");
         assert_eq!(errors(&pair.one.run(&insert.sync())), [""; 0]);
         pair.one.ok("SELECT 1");
-        pair.other.ok("SET fencing.token = 34");
-        assert_error(&pair.other.query(text), "26000");
+        for declare in declares {
+            pair.other.ok(declare);
+        }
+        assert_error(&pair.other.query(runs), "26000");
+        let _ = pair.other.query("ROLLBACK");
         pair.other.ok("SET fencing.token = ''");
     }
 }

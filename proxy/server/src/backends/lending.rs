@@ -7,8 +7,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use pgpalisade_pool::{Access, BackendId, ClientId, Order, Refusal, Residue};
-use pgpalisade_session::settings::Texts;
-use pgpalisade_session::{Activity, ServerHalf};
+use pgpalisade_session::{Activity, ClientHalf, ServerHalf};
 use tokio::sync::oneshot;
 
 use super::OpenError;
@@ -184,16 +183,16 @@ impl Seat {
     pub(crate) async fn lend(
         &mut self,
         tokens: Option<Tokens>,
-        settings: Option<&Arc<Texts>>,
-        activity: Activity,
+        client: &ClientHalf,
     ) -> Result<Borrowed, OpenError> {
         let worker = Rc::clone(&self.worker);
-        let is_to_write = tokens.is_some();
         let access = tokens.map_or(Access::ReadOnly, Access::Tokens);
+        let settings = client.settings();
         let mut hung = Duration::ZERO;
         loop {
             let access = access.clone();
-            let handed = borrow(&worker, self.client, &self.login, access, activity).await?;
+            let handed =
+                borrow(&worker, self.client, &self.login, access, client.activity()).await?;
             let Handed {
                 id,
                 mut backend,
@@ -209,13 +208,13 @@ impl Seat {
             if !poll_fn(|cx| Poll::Ready(backend.side.is_quiet(cx))).await {
                 continue;
             }
-            let is_last = self.last.replace(id) == Some(id);
-            residue = match residue {
-                // What the client has discarded since is still there.
-                Residue::Own if !is_last => Residue::Perhaps,
-                _ if is_to_write && backend.half.may_run_others() => Residue::Perhaps,
-                residue => residue,
-            };
+            if self.last.replace(id) != Some(id) {
+                backend.half.forget_token_text();
+            }
+            // What the client has discarded since may still be there.
+            if residue == Residue::Own && backend.half.left_after() != client.discards() {
+                residue = Residue::Perhaps;
+            }
             // Boxed, as is all that is rare here: each idle client has the memory of its whole future.
             let is_census_due = || {
                 backend

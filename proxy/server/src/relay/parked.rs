@@ -127,6 +127,7 @@ impl Relay {
             half
         };
         client.give_back_leases(half.tokens());
+        client.collecting.done();
         Some(Parked { client, half, seat })
     }
 
@@ -263,7 +264,7 @@ impl Parked {
         tokens: Option<Tokens>,
     ) -> Result<Result<Borrowed, OpenError>, End> {
         let Self { client, half, seat } = self;
-        let lending = seat.lend(tokens, half.settings(), half.activity());
+        let lending = seat.lend(tokens, half);
         unless_ended(client, half, lending).await
     }
 

@@ -11,7 +11,7 @@ use super::super::token_request::Obtained;
 use super::super::{Activity, Met, Session};
 use super::frames::{bind, error_body, execute, parse, query, strings};
 use super::subject::{Holds, MARK, Subject, fence, fresh, raise, session, sync, wanted};
-use crate::fence::TokenValue;
+use crate::fence::{ServerText, TokenValue};
 use crate::rejection::Rejection;
 
 /// A client that holds the current token, with a server connection for which it was not accepted.
@@ -300,26 +300,39 @@ fn a_reset_that_fails_costs_the_server_connection() {
     assert_eq!(client.activity(), Activity::Idle);
 }
 
-/// A client may give its statements less time than those of the proxy take.
+/// A client may give its statements less time than those of the proxy take. It hears 57014 only of what was not done.
 #[test]
 fn a_time_limit_of_the_client_costs_no_more_than_its_statement() {
-    let mut subject = moved();
-    let six = wanted(&subject.fence, "5");
-    let _needed = needed(&mut subject, &query("INSERT INTO t VALUES (1)"));
-    assert_eq!(subject.declare(&six, Ok(Obtained::default())), Met::Yes);
-    // Its token is set in the server first.
-    subject.send(&query("INSERT INTO t VALUES (1)"));
-    let ended = loop {
-        match subject.reply(b'E', &error_body("ERROR", "57014", "canceled")) {
-            Disposition::Drop => subject.answer("SET", b'I'),
-            ended => break ended,
+    for (first, sent, told) in [
+        ("SELECT 1", "SELECT 2", "57014"),
+        ("SELECT 1", "INSERT INTO t VALUES (1)", "08007"),
+        ("LISTEN c", "SELECT 2", "58000"),
+        ("LISTEN c", "INSERT INTO t VALUES (1)", "08007"),
+        ("SELECT 1", "INSERT INTO t VALUES (1); LISTEN c", "08007"),
+    ] {
+        let mut subject = moved();
+        let five = wanted(&subject.fence, "5");
+        let _needed = needed(&mut subject, &query(first));
+        assert_eq!(subject.declare(&five, Ok(Obtained::default())), Met::Yes);
+        subject.run(&query(first), first.split(' ').next().unwrap(), b'I');
+        // Its token is set in the server first.
+        subject.session.server.has_token_text = false;
+        subject.session.client.state.leave_server();
+        let accepted = subject.session.server.accepted().to_vec();
+        let state = &mut subject.session.client.state;
+        state.enter_server(&accepted, ServerText::Other);
+        subject.to_client.clear();
+        subject.send(&query(sent));
+        let ended = subject.reply(b'E', &error_body("ERROR", "57014", "canceled"));
+        assert!(matches!(&ended, Disposition::End(_)), "{sent}: {ended:?}");
+        subject.take_output();
+        if subject.session.outlives_server() {
+            let (_, more) = subject.session.lose_server();
+            subject.to_client.extend_from_slice(&more);
         }
-    };
-    assert!(
-        matches!(&ended, Disposition::End(ending) if **ending == Ending::ByServer),
-        "{ended:?}"
-    );
-    assert!(subject.session.outlives_server());
+        let words = String::from_utf8_lossy(&subject.to_client);
+        assert!(words.contains(told), "{first}; {sent}: {words}");
+    }
 }
 
 #[test]
