@@ -30,7 +30,7 @@ impl LeaseTime {
     /// Seconds that a client may ask for. With less, etcd may take longer to notice that it lost a member.
     pub(crate) const SECONDS: RangeInclusive<u16> = 3..=3600;
     /// Time of a lease that the proxy renews. A successor waits this long if the proxy's machine vanished.
-    const WHILE_HELD: Duration = Duration::from_secs(15);
+    pub const WHILE_HELD: Duration = Duration::from_secs(15);
 
     /// Time to request from the store.
     #[must_use]

@@ -263,7 +263,8 @@ impl Relay {
                     return Poll::Ready(Err(self.end_for_shutdown()));
                 }
                 self.publish();
-                if !self.client.leases.is_empty() && self.session.is_answered() {
+                // The end of a transaction may bring a token back.
+                if !self.client.leases.is_empty() && self.session.is_idle() {
                     self.client.give_back_leases(self.session.tokens());
                 }
                 if self.is_to_park()? {

@@ -67,6 +67,18 @@ fn who_is_deposed_says_so() {
     }
 }
 
+/// Without its proxy a lease ends after 15 s, whatever `--ttl` is.
+#[test]
+fn a_leader_relies_on_a_lease_no_longer_than_its_proxy_keeps_it() {
+    let stage = Stage::start();
+    let arguments = ["jobs", "--with", "lease", "--ttl", "60s"];
+    let leader = Candidate::start(&arguments, "sleep 60", &stage.proxy.endpoint());
+    token_of(&leader);
+    stage.proxy.pause();
+    leader.wait_for("lost lease: the lease was not renewed in time");
+    stage.proxy.resume();
+}
+
 #[test]
 fn a_key_that_was_deleted_ends_its_term() {
     let (stage, etcd) = (super::governed(), Etcd::start(1));

@@ -99,7 +99,7 @@ fn lays_down(stage: &Stage) {
         &[LEASE, "SET fencing.token = 'other=7'"],
         &["BEGIN", "SET LOCAL fencing.token = 'lease'", "COMMIT"],
         &["BEGIN", LEASE, "ROLLBACK"],
-        &["BEGIN", LEASE, "SELECT 1 / 0"],
+        &["BEGIN", LEASE, "SELECT 1 / 0", "ROLLBACK"],
         &[
             "SET fencing.token = 'lease,other=lease'",
             "SET fencing.token = 'other=lease'",

@@ -33,12 +33,17 @@ impl ProxiedCandidate {
         advisory_lock: Option<i64>,
         proxied: &Proxied,
     ) -> Result<Self, LockError> {
+        // A lease that is not renewed ends after this time, whatever it was taken for.
+        let lives = match advisory_lock {
+            None => proxied.ttl.min(LeaseTime::WHILE_HELD),
+            Some(_) => proxied.ttl,
+        };
         let seconds = u16::try_from(proxied.ttl.as_secs()).unwrap_or(u16::MAX);
         Ok(Self {
             session: ProxySession::log_in(proxied).await?,
             advisory_lock,
             claim: Claim::Lease(LeaseTime::Asked(seconds)),
-            lease: Lease::new(proxied.ttl),
+            lease: Lease::new(lives),
             token: None,
         })
     }

@@ -88,11 +88,7 @@ impl Relay {
         };
         self.server.awaits_declaration = false;
         self.client.leases = declarant.leases;
-        let declared = declared?;
-        if declared.is_err() {
-            self.client.give_back_leases(self.session.tokens());
-        }
-        let met = self.session.on_declared(wanted, session, declared);
+        let met = self.session.on_declared(wanted, session, declared?);
         self.put_output();
         met.map_err(|ending| self.ended(ending))
     }
