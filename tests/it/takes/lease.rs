@@ -10,7 +10,7 @@ use pgpalisade_test_servers::machine::{
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, Message, TRUSTED, Wire, errors, pretty};
+use pgpalisade_test_servers::wire::{Batch, Message, TRUSTED, Wire, assert_error, errors, pretty};
 
 use super::{SETUP, assert_holds, assert_refused, stage, value};
 
@@ -134,6 +134,32 @@ fn lays_down(stage: &Stage) {
     let answer = next.until_ready();
     assert_accepted(&answer);
     assert_within(begun, SOON);
+}
+
+/// Its token comes back, one message after the other.
+#[test]
+fn a_rollback_to_its_token_keeps_a_lease() {
+    for stage in [stage(), Stage::with_flags(SETUP, POOLED)] {
+        for statements in [
+            &["BEGIN", "RESET fencing.token", "ROLLBACK"][..],
+            &["BEGIN", "SET LOCAL fencing.token = 'other=next'", "COMMIT"],
+            &[
+                "BEGIN",
+                "SAVEPOINT s",
+                "SET fencing.token = ''",
+                "ROLLBACK TO s",
+                "COMMIT",
+            ],
+        ] {
+            let mut holder = stage.plain();
+            holder.ok(LEASE);
+            for statement in statements {
+                holder.ok(statement);
+            }
+            let another = stage.plain().query("SET fencing.token = 'lease:nowait'");
+            assert_error(&another, "55P03");
+        }
+    }
 }
 
 /// It is the client's.
