@@ -1,28 +1,27 @@
 //! Plan for a whole text: admit it, refuse it, or declare a token first.
 
 mod named;
+mod steering;
 
 use std::borrow::Cow;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use pgpalisade_authority::Scope;
-use pgpalisade_policies::{
-    Analysis, Chain, Control, Effects, FencingVariable, Lifetime, Statement,
-};
+use pgpalisade_policies::{Analysis, Control, Effects, FencingVariable, Lifetime, Statement};
 
 use super::needs::Unmet;
 use super::permit::{Admitted, Basis, Grounds, Leave};
-use super::situation::{Pipeline, Situation};
+use super::situation::Situation;
 use crate::guard::{Guard, Unguarded, end_of_failed, ends_transaction, runs_if_failed};
 use crate::prepared::Name;
 use crate::rejection::{Rejection, WhyWrite};
 use crate::state::{ServerText, SessionState};
 use crate::text_names::TextNames;
-use crate::wire::backend::TransactionStatus;
 use crate::wire::header::Header;
 use crate::{HeldTokens, SessionFence, TokenValue};
 use named::DEPTH_MAX;
+use steering::Steering;
 
 /// Effects on the session of a text that may pass.
 #[derive(Debug)]
@@ -57,7 +56,7 @@ impl Situation<'_> {
             wrote: self.wrote,
             may_hide: false,
             could_write: self.fence.may_write(self.state.token()),
-            before_steering: self.is_idle().then_some(self.guard),
+            steering: Steering::new(self),
             used: Vec::new(),
             grounds: Grounds::none(),
             plan: Plan {
@@ -86,11 +85,6 @@ impl Situation<'_> {
             walk.plan.leave = Leave::ReadUnguarded;
         }
         Ok((walk.grounds.admitted(message), walk.plan))
-    }
-
-    /// Whether no transaction is open, not even that of a pipeline.
-    fn is_idle(&self) -> bool {
-        self.state.status() == TransactionStatus::Idle && self.pipeline == Pipeline::Closed
     }
 }
 
@@ -149,9 +143,7 @@ struct Walk<'a> {
     may_hide: bool,
     /// Whether the session may write, or could at an earlier statement: PostgreSQL then lets it.
     could_write: bool,
-    /// Read-only guard at the start of the text, while it only begins and ends transactions and sets settings: then
-    /// their ends run nothing.
-    before_steering: Option<Guard>,
+    steering: Steering,
     /// Tokens by which earlier statements of the text may write.
     used: Vec<Arc<HeldTokens>>,
     grounds: Grounds,
@@ -177,30 +169,11 @@ impl<'a> Walk<'a> {
         if !may_write {
             self.check_guard(statement, later)?;
         }
-        self.plan.guard = self.guard_after(statement);
+        self.plan.guard = self.steering.guard_after(self.plan.guard, statement);
         let goes_on = !statement.controls.iter().any(ends_transaction);
         self.wrote |= statement.may_have_written() && may_write && goes_on;
         self.may_hide |= statement.may_hide_a_write();
         Ok(())
-    }
-
-    /// Read-only guard after a statement.
-    fn guard_after(&mut self, statement: &Statement) -> Guard {
-        let has = |is_such: fn(&Control) -> bool| statement.controls.iter().any(is_such);
-        let may_steer = statement.assigns.is_some() || has(Control::is_transaction);
-        let only_steers = may_steer && !statement.may_hide_a_write();
-        self.before_steering = self.before_steering.filter(|_| only_steers);
-        // Not one that chains: the next transaction has its modes.
-        let ends_all = has(|control| {
-            matches!(
-                control,
-                Control::Commit { chain: Chain::No } | Control::Rollback { chain: Chain::No }
-            )
-        });
-        match self.before_steering {
-            Some(before) if ends_all => before,
-            _ => self.plan.guard.after(statement),
-        }
     }
 
     fn may_write(&self) -> bool {
@@ -321,7 +294,7 @@ impl<'a> Walk<'a> {
 
     /// Whether the text is a transaction of its own, in which SET LOCAL only warns.
     fn is_lost(&self) -> bool {
-        self.statements.len() == 1 && self.situation.is_idle()
+        self.statements.len() == 1 && steering::is_idle(self.situation)
     }
 
     /// Refuses a statement that would find another text in the server than the session's tokens (the take of its

@@ -6,9 +6,10 @@ use pgpalisade_policies::{Effects, Mode, Policy, TextEncoding, Who, classify};
 use super::*;
 use crate::mark_cache::MarkCache;
 use crate::rejection::RejectionKind;
+use crate::wire::backend::TransactionStatus;
 use crate::{
     Admitted, Basis, Classified, Decision, Fence, GrantMode, HeldToken, NameSpace, Permit,
-    PreparedNames, PreparedText, SCOPES_MAX, TokenValue,
+    Pipeline, PreparedNames, PreparedText, SCOPES_MAX, TokenValue,
 };
 
 use RejectionKind::{NoToken, StaleToken};
