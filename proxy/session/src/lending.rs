@@ -47,12 +47,6 @@ impl ServerHalf {
         self.has_token_text = false;
     }
 
-    /// Its last client's [`ClientHalf::discards`] when that left it.
-    #[must_use]
-    pub const fn left_after(&self) -> u32 {
-        self.left_after
-    }
-
     /// Settings that the server has reported at the login, or after the last reset.
     #[must_use]
     pub const fn greeting(&self) -> &Arc<Greeting> {
@@ -268,7 +262,6 @@ impl Session {
         self.client.settles = false;
         self.client.doubts_name = false;
         self.client.statements = self.server.names.leave();
-        self.server.left_after = self.client.discards;
         Ok((self.client, self.server))
     }
 

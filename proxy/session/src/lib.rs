@@ -181,8 +181,6 @@ pub struct ServerHalf {
     /// Whether the server has a value for `fencing.token`, perhaps an empty one.
     has_token_text: bool,
     tenancy: Tenancy,
-    /// The client's [`ClientHalf::discards`] when it left.
-    left_after: u32,
     reported: ReportedSettings,
     /// Settings of its client that it has, since the last reset.
     applied: Option<Arc<Texts>>,
@@ -220,7 +218,6 @@ impl ServerHalf {
             text_settings: TextSettings::new(texts),
             has_token_text: false,
             tenancy: Tenancy::ForLife,
-            left_after: 0,
             reported: ReportedSettings::default(),
             applied: None,
             has_run_more_than_reads: false,

@@ -212,7 +212,7 @@ impl Seat {
                 backend.half.forget_token_text();
             }
             // What the client has discarded since may still be there.
-            if residue == Residue::Own && backend.half.left_after() != client.discards() {
+            if residue == Residue::Own && backend.left_after != client.discards() {
                 residue = Residue::Perhaps;
             }
             // Boxed, as is all that is rare here: each idle client has the memory of its whole future.
@@ -253,7 +253,13 @@ impl Seat {
     }
 
     /// Gives a server connection back. One that a cancel request may still reach is closed.
-    pub(crate) fn give_back(&self, mut lent: Lent, half: Box<ServerHalf>, side: Box<ServerSide>) {
+    pub(crate) fn give_back(
+        &self,
+        client: &ClientHalf,
+        mut lent: Lent,
+        half: Box<ServerHalf>,
+        side: Box<ServerSide>,
+    ) {
         self.cancel_key.release();
         if lent.cancellable.is_cancelled() || half.exceeds_last_tokens() || side.is_deposed() {
             return;
@@ -276,6 +282,7 @@ impl Seat {
             side,
             cancellable: Arc::clone(&lent.cancellable),
             census,
+            left_after: client.discards(),
         });
         backends.idle.borrow_mut().insert(id, backend);
         backends.decide(&self.worker, |pool, now| {

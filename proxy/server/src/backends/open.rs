@@ -45,6 +45,7 @@ pub(super) async fn open(worker: &Worker, login: &SharedLogin) -> Result<Box<Bac
             side: Box::new(ServerSide::new(upstream, server_bytes, server.tenure)),
             cancellable,
             census: None,
+            left_after: 0,
         }))
     };
     let limit = shared.limits.login_timeout;

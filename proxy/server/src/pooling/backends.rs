@@ -31,6 +31,8 @@ pub(crate) struct Backend {
     pub(crate) cancellable: Arc<Cancellable>,
     /// That of its database, if resets depend on it.
     pub(crate) census: Option<Rc<Census>>,
+    /// Its last client's number of [discards](pgpalisade_session::ClientHalf::discards) when that gave it back.
+    pub(crate) left_after: u32,
 }
 
 /// A server connection for a client. Boxed, because it is large and goes from hand to hand.

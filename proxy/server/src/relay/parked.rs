@@ -123,7 +123,7 @@ impl Relay {
             half
         } else {
             let (half, of_server) = session.part().ok()?;
-            seat.give_back(lent, of_server, server);
+            seat.give_back(&half, lent, of_server, server);
             half
         };
         client.give_back_leases(half.tokens());
