@@ -543,24 +543,32 @@ fn who_waits_outlasts_its_store() {
     assert_eq!(value(&mut next, "SELECT 1"), "1");
 }
 
-/// A stopping proxy releases its leases, and grants no more.
+/// A stopping proxy releases its leases, and grants no more: a waiting session of its own would end at once.
 #[test]
 fn a_proxy_that_stops_leaves_no_lease() {
     let mut pair = Pair::start();
-    let sessions: Vec<Wire> = (0..10)
-        .flat_map(|scope| [scope, scope])
-        .map(|scope| {
-            let mut wire = Pair::plain(&pair.first);
-            wire.send(&Batch::new().query(&format!("SET fencing.token = 's{scope}=lease:600s'")));
-            wire
-        })
-        .collect();
-    wait_until("all leases", || {
-        pair.kept().split_whitespace().count() == 10
-    });
+    let asks = |scope| {
+        let mut wire = Pair::plain(&pair.first);
+        let lease = format!("SET fencing.token = 's{scope}=lease:600s'");
+        wire.send(&Batch::new().query(&lease));
+        wire
+    };
+    let mut holders: Vec<Wire> = (0..10).map(asks).collect();
+    for holder in &mut holders {
+        assert_accepted(&holder.until_ready());
+    }
+    let mut waiting: Vec<Wire> = (0..10).map(asks).collect();
+    assert_waits(&mut waiting[9]);
     assert!(pair.first.terminate().success());
     assert_eq!(pair.kept().trim(), "");
-    drop(sessions);
+    let mut later = Pair::plain(&pair.second);
+    for scope in 0..10 {
+        later.ok(&format!("SET fencing.token = 's{scope}=next'"));
+        assert_eq!(
+            value(&mut later, "SHOW fencing.token"),
+            format!("s{scope}=2")
+        );
+    }
 }
 
 /// The sessions of one proxy do not pass a lease among themselves for ever.

@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -154,15 +155,24 @@ impl Relay {
         &mut self,
         future: F,
     ) -> Result<F::Output, End> {
-        let timers = self.client.worker.shared.timers.clone();
+        let worker = Rc::clone(&self.client.worker);
+        let (timers, ending) = (&worker.shared.timers, &worker.shared.ending);
         let mut future = pin!(future);
         loop {
             let waiting = self.meanwhile(future.as_mut());
-            match timers.timeout(CLIENT_LOOK_EVERY, waiting).await {
-                Ok(done) => return done,
-                Err(_) if self.client.socket.is_closed_by_peer() => return Err(End::ClientLeft),
-                Err(_) if self.client.worker.stopping.get() => return Err(self.end_for_shutdown()),
-                Err(_) => {}
+            let waited = tokio::select! {
+                biased;
+                // First: a lease that a session of another worker gives back as it ends is for another proxy.
+                () = ending.drain.cancelled() => None,
+                waited = timers.timeout(CLIENT_LOOK_EVERY, waiting) => Some(waited),
+            };
+            match waited {
+                Some(Ok(done)) => return done,
+                Some(Err(_)) if self.client.socket.is_closed_by_peer() => {
+                    return Err(End::ClientLeft);
+                }
+                Some(Err(_)) => {}
+                None => return Err(self.end_for_shutdown()),
             }
         }
     }
