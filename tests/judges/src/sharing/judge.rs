@@ -256,9 +256,10 @@ impl<'a> Judge<'a> {
     }
 
     fn answered(&mut self, who: Who, cycle: &Cycle, heard: &[Message]) {
-        // A transaction that had failed before the takeover says nothing more: only its savepoints are gone.
+        // A transaction that had failed before the takeover says nothing more: but the server has it no more, with
+        // its savepoints, nor looks at the parameters of a Bind before it says that it has failed.
         let status = self.twins[who as usize].as_ref().map(|twin| twin.status);
-        let has_lost_savepoints = status == Some(b'E') && self.is_deposed(who);
+        let is_lost = status == Some(b'E') && self.is_deposed(who);
         let direct = self.ask(who, cycle);
         let Some(twin) = &self.twins[who as usize] else {
             return;
@@ -271,7 +272,8 @@ impl<'a> Judge<'a> {
         };
         let agrees = match cycle.kind {
             Kind::Hidden => true,
-            _ if (twin.may_be_lost || has_lost_savepoints) && errors(heard) == ["3B001"] => true,
+            _ if (twin.may_be_lost || is_lost) && errors(heard) == ["3B001"] => true,
+            _ if is_lost && errors(heard) == ["25P02"] && errors(&direct) == ["08P01"] => true,
             Kind::Pid => {
                 self.pids[who as usize].insert(row(heard));
                 true
