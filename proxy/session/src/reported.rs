@@ -100,7 +100,7 @@ impl Session {
     }
 
     /// Whether the next reply is to a Query of the proxy's own: a reset, or settings that are set again.
-    fn is_own_query(&self) -> bool {
+    pub(super) fn is_own_query(&self) -> bool {
         self.is_resetting() && !matches!(self.client.block, Block::Entering(_))
     }
 

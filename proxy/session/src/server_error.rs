@@ -48,7 +48,7 @@ impl Session {
         if self.server.ledger.is_empty() && self.client.pipeline == Pipeline::Open {
             self.server.ledger.skip_to_sync();
         }
-        let is_resetting = self.is_resetting();
+        let is_reset = self.is_own_query();
         match self.server.ledger.on_reply(tag::ERROR) {
             ReplyRoute::Replace(rejection) => {
                 // With exit_on_error, any error is fatal.
@@ -73,16 +73,22 @@ impl Session {
                 self.tell_outdated();
                 Disposition::Drop
             }
-            ReplyRoute::Swallow if is_resetting && self.is_lent() => Ending::ByServer.into(),
+            ReplyRoute::Swallow if is_reset && self.is_lent() => Ending::ByServer.into(),
             // The client's cancel request hit the guard's statement, which is sent again.
             ReplyRoute::Swallow if sqlstate == CANCELED && self.server.read_only.on_cancelled() => {
                 Disposition::Drop
             }
-            ReplyRoute::Swallow if matches!(self.client.block, Block::Entering(_)) => {
+            ReplyRoute::Swallow
+                if self.client.block == Block::Entering(TransactionStatus::Failed) =>
+            {
                 Disposition::Drop
             }
-            // By a limit of time, or a cancel request. The connection is lost, and the client told of this error.
-            ReplyRoute::Swallow if sqlstate == CANCELED && self.outlives_server() => {
+            // By a limit of time, or a cancel request; or the BEGIN that was held back cannot be had. The connection
+            // is lost, and the client told of this error.
+            ReplyRoute::Swallow
+                if (sqlstate == CANCELED || self.client.block != Block::None)
+                    && self.outlives_server() =>
+            {
                 self.end_by_server(body.into()).into()
             }
             ReplyRoute::Swallow => {

@@ -5,11 +5,11 @@ use std::cell::RefCell;
 use bytes::BytesMut;
 use pgpalisade_policies::VerdictCache;
 
-use super::super::action::Action;
+use super::super::action::{Action, Disposition, Prerequisite};
 use super::super::lost_server::Step;
 use super::super::unserved::Needs;
 use super::super::{Activity, ClientHalf, Met, Session};
-use super::frames::{parse, query, split};
+use super::frames::{error_body, parse, query, split};
 use super::subject::{Holds, Subject, fresh, identified, session, wanted};
 use crate::rejection::Rejection;
 use crate::wire::frontend::FrontendTag;
@@ -215,6 +215,31 @@ fn a_connection_that_is_lost_before_it_loses_nothing() {
     assert_eq!(found, Needs::Server);
     client.owe(b"");
     assert_eq!(client.activity(), Activity::InFailedTransaction);
+}
+
+/// PostgreSQL's own words, and not those of a lost connection.
+#[test]
+fn one_that_postgresql_refuses_fails_the_transaction_with_its_error() {
+    for sqlstate in ["57014", "0A000"] {
+        let mut subject = begun(Holds::None);
+        loop {
+            match subject.session.resume(&verdicts()) {
+                Step::Decided(Action::Need(Prerequisite::Access(change))) => {
+                    subject.set_access(change);
+                }
+                Step::Send(..) => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        let ended = subject.reply(b'E', &error_body("ERROR", sqlstate, "no"));
+        assert!(matches!(ended, Disposition::End(_)), "{ended:?}");
+        let (mut client, _) = subject.session.lose_server();
+        let mut out = BytesMut::new();
+        assert_eq!(client.answer(FrontendTag::Query, &mut out), Needs::Nothing);
+        let error = String::from_utf8_lossy(&split(&out)[0]).into_owned();
+        assert!(error.contains(&format!("C{sqlstate}\0")), "{error}");
+        assert_eq!(client.activity(), Activity::InFailedTransaction);
+    }
 }
 
 /// While its token is declared, the client's next message gets an error. What follows must not run without that.
