@@ -175,8 +175,8 @@ impl Rejection {
             RejectionKind::TakeoverIncomplete,
             "the takeover is not complete: sessions with lower tokens could not be confirmed gone",
             sentence(why),
-            "Declare the same token again; if it was taken, that is the number in DETAIL. If it keeps failing, see \
-                the proxy's log and check its control connection.",
+            "Declare the same token again (after next or lease: the number in DETAIL). If it keeps failing, end what \
+                DETAIL names, and see the proxy's log.",
         );
         rejection.about_any(scope)
     }
@@ -188,7 +188,7 @@ impl Rejection {
             RejectionKind::TakeoverIncomplete,
             "the takeover is not complete: the mark could not be copied into the cluster",
             sentence(why),
-            "Declare the same token again; if it was taken, that is the number in DETAIL. If it keeps failing, look at \
+            "Declare the same token again (after next or lease: the number in DETAIL). If it keeps failing, look at \
                 the table pgpalisade.mark in the control connection's database: it may be locked, or the disk may be \
                 full.",
         );

@@ -88,6 +88,9 @@ impl Drain {
             Event::Alive(alive, cluster) => self.on_alive(now, alive, cluster),
             Event::Holdouts(holdouts) => {
                 self.holdouts = holdouts;
+                if now >= self.within {
+                    return Step::End(Err(self.incomplete()));
+                }
                 self.look_again(now)
             }
             Event::Drained(Drained::Left(more)) => {
@@ -151,16 +154,13 @@ impl Drain {
         if !is_cut || self.holdouts().next().is_none() {
             self.why = error.to_string();
         }
-        let is_final = match error {
-            ControlError::Moved { .. } => true,
-            error if error.is_not_permitted() => {
-                self.why +=
-                    " (only a superuser control role can end an old session of a superuser)";
-                true
-            }
-            _ => now + RETRY >= self.within,
-        };
-        if is_final {
+        if error.is_not_permitted() {
+            self.why += " (only a superuser control role can end an old session of a superuser)";
+            // Nothing but their names is asked for.
+            self.within = now;
+            return Step::ask(Request::Holdouts(self.left.clone()));
+        }
+        if matches!(error, ControlError::Moved { .. }) || now + RETRY >= self.within {
             return Step::End(Err(self.incomplete()));
         }
         self.terminate(RETRY)
@@ -438,8 +438,10 @@ mod tests {
             may_pass: false,
         };
         let step = told(drain.handle(Duration::ZERO, failed(ControlError::Server(error))));
+        assert_eq!(step, "examine 7 8");
+        let step = told(drain.handle(Duration::from_millis(1), holdouts(&[8])));
         assert!(
-            step.ends_with("end an old session of a superuser)"),
+            step.ends_with("of a superuser): server process 8 (user u, active since noon)"),
             "{step}"
         );
     }

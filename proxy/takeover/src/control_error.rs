@@ -60,6 +60,12 @@ impl ControlError {
     pub(super) fn is_not_permitted(&self) -> bool {
         matches!(self, Self::Server(error) if error.code == Some(SqlState::INSUFFICIENT_PRIVILEGE))
     }
+
+    /// Whether the server says that a table or its schema is missing.
+    pub(super) fn is_missing(&self) -> bool {
+        let missing = [SqlState::UNDEFINED_TABLE, SqlState::INVALID_SCHEMA_NAME];
+        matches!(self, Self::Server(error) if error.code.as_ref().is_some_and(|code| missing.contains(code)))
+    }
 }
 
 impl From<tokio_postgres::Error> for ControlError {

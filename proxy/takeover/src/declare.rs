@@ -68,8 +68,13 @@ impl Inner {
                 let (control, deadline) = (control.clone(), Instant::now() + self.timeout);
                 tokio::spawn(async move { prepared::report(&control, deadline).await });
             }
-            Task::Witness(mark) => witness.record(scope, &mark, deadline).await?,
-            Task::WitnessLater(mark) => witness.record_later(scope.clone(), mark, deadline),
+            Task::Witness(mark) => witness.record_first(scope, &mark, deadline).await?,
+            Task::WitnessFound(mark) if witness.owes(scope, &mark) => {
+                witness.record(scope, &mark, deadline).await?;
+            }
+            Task::WitnessFound(mark) | Task::WitnessLater(mark) => {
+                witness.record_later(scope.clone(), mark, deadline);
+            }
             Task::CheckIncarnation(mark) => {
                 plan::check_incarnation(&mark, self.marks.mark(scope).mark_detail())?;
             }

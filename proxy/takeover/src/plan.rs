@@ -34,6 +34,8 @@ pub(super) enum Task {
     /// Log the prepared transactions that the takeover leaves.
     ReportPrepared,
     Witness(Mark),
+    /// Waits for the witness only if this proxy has failed to write the mark.
+    WitnessFound(Mark),
     WitnessLater(Mark),
     CheckIncarnation(Mark),
 }
@@ -153,7 +155,7 @@ fn on_accepted(
         tasks.push(Task::KeepFound(record));
         tasks.push(Task::MeetPrepared(mark()));
         // The takeover was completed before, so its token is valid without the control connection.
-        tasks.push(Task::WitnessLater(mark()));
+        tasks.push(Task::WitnessFound(mark()));
     }
     tasks.push(Task::CheckIncarnation(mark()));
     tasks
@@ -230,6 +232,7 @@ mod tests {
             Task::MeetPrepared(_) => "prepared".to_owned(),
             Task::ReportPrepared => "report".to_owned(),
             Task::Witness(_) => "witness".to_owned(),
+            Task::WitnessFound(_) => "found".to_owned(),
             Task::WitnessLater(_) => "later".to_owned(),
             Task::CheckIncarnation(_) => "check".to_owned(),
         };
@@ -265,7 +268,7 @@ mod tests {
                 Admit,
                 Current,
                 0,
-                "note found-None prepared later check".to_owned(),
+                "note found-None prepared found check".to_owned(),
             ),
             (
                 Observe,

@@ -100,6 +100,8 @@ pub(super) struct Witness {
     control: Control,
     /// Ranks known to be written, so that each mark is written once.
     written: DashMap<Scope, Rank>,
+    /// Ranks of declarations that were answered with an error, since they could not be written.
+    owed: DashMap<Scope, Rank>,
 }
 
 impl Witness {
@@ -107,6 +109,7 @@ impl Witness {
         Arc::new(Self {
             control,
             written: DashMap::new(),
+            owed: DashMap::new(),
         })
     }
 
@@ -125,6 +128,26 @@ impl Witness {
 
     fn has(&self, scope: &Scope, rank: Rank) -> bool {
         self.written.get(scope).is_some_and(|seen| *seen >= rank)
+    }
+
+    /// Whether a declaration of this mark, or of a higher one, has failed because it could not be written.
+    pub(super) fn owes(&self, scope: &Scope, mark: &Mark) -> bool {
+        let owed = self.owed.get(scope);
+        owed.is_some_and(|owed| *owed >= mark.rank()) && !self.has(scope, mark.rank())
+    }
+
+    /// Like [`Self::record`], for a declaration that fails with it.
+    pub(super) async fn record_first(
+        &self,
+        scope: &Scope,
+        mark: &Mark,
+        deadline: Instant,
+    ) -> Result<(), DeclareError> {
+        let recorded = self.record(scope, mark, deadline).await;
+        if recorded.is_err() {
+            self.owed.insert(scope.clone(), mark.rank());
+        }
+        recorded
     }
 
     /// Returns after the witness has the mark, or at once if there is no witness.
@@ -157,6 +180,10 @@ impl Witness {
             other => return other,
         };
         strange(&self.control.query(&OWN.question(), &[], deadline).await?)?;
+        if refused.is_missing() {
+            // Was dropped. The next control connection creates it.
+            self.control.renew();
+        }
         Err(refused)
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Output;
 
-use pgpalisade_test_servers::machine::PATIENCE;
+use pgpalisade_test_servers::machine::{PATIENCE, assert_says, wait_until};
 use pgpalisade_test_servers::postgres::{Postgres, copy_tree};
 use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
 use pgpalisade_test_servers::stage::{Stage, leader};
@@ -314,8 +314,34 @@ fn a_control_role_without_the_right_to_keep_a_witness() {
         "35"
     );
     // Nor may it end the session of a superuser.
+    let superuser = leader(&proxy.endpoint(), "36");
+    let app = [("user", "app"), ("database", "postgres")];
+    let refused = pretty(&Wire::login(&proxy.endpoint(), &app).query("SET fencing.token = 37"));
+    let named = format!(
+        "server process {} (user postgres, idle",
+        superuser.backend_pid()
+    );
+    assert_says(&refused, "PF006");
+    assert_says(&refused, &named);
     proxy.terminate();
     let _dba = postgres.admin();
     let refused = recover(&proxy, &["--end-all-sessions"]);
     assert_output(&refused, 1, &["the session of a superuser", "run it again"]);
+}
+
+/// As a superuser may, at any time.
+#[test]
+fn a_dropped_witness_is_made_again() {
+    let stage = Stage::with(SETUP);
+    stage.leader("33");
+    stage.sql("DROP SCHEMA pgpalisade CASCADE");
+    let mut next = stage.plain();
+    assert_error(&next.query("SET fencing.token = 34"), "PF006");
+    wait_until("the next control connection", || {
+        next.query("SET fencing.token = 34")
+            .iter()
+            .all(|m| m.tag != b'E')
+    });
+    let kept = "SELECT token FROM pgpalisade.mark WHERE scope = 'default'";
+    assert_eq!(stage.postgres.value(kept), "34");
 }

@@ -220,7 +220,7 @@ impl World {
                     return self.later(Duration::ZERO, Delivery::Send(id, write));
                 }
                 Task::Witness(mark) => self.truth.witness(&scope, mark.rank()),
-                Task::WitnessLater(mark) => {
+                Task::WitnessFound(mark) | Task::WitnessLater(mark) => {
                     self.call(proxy, Work::Witness(scope.clone(), mark));
                 }
                 Task::CheckIncarnation(mark) if self.keeps(Guard::IncarnationChecked) => {
