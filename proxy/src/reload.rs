@@ -98,7 +98,8 @@ impl Reload {
         }
         let changed = now.differing(begun_with);
         if !changed.is_empty() {
-            tracing::warn!("needs a restart: {}", changed.join(", "));
+            let keys = changed.join(", ");
+            tracing::warn!("these keys need a restart, or an upgrade in place (SIGUSR2): {keys}");
         }
         Ok(())
     }

@@ -266,14 +266,17 @@ fn a_reload_says_what_needs_a_restart() {
     reload("workers = 1\n[takeover]\ntimeout = \"5s\"\n");
     // PGPALISADE_SHUTDOWN_GRACE overrides the file, and 5s is the default of takeover.timeout.
     reload("workers = 2\n[shutdown]\ngrace = \"9s\"\n[connections]\nmax = 7\n");
-    says("needs a restart: connections.max, workers\"");
+    says("(SIGUSR2): connections.max, workers\"");
     reload("workers = \"many\"\nlisten = \"nonsense\"\n");
     says("a restart would fail");
     says("\\\"nonsense\\\" is not an address to listen on");
     reload("workers = 1\n");
     reload("workers = 3\n");
-    says("needs a restart: workers\"");
-    assert_eq!(proxy.output().matches("needs a restart").count(), 2);
+    says("(SIGUSR2): workers\"");
+    assert_eq!(
+        proxy.output().matches("these keys need a restart").count(),
+        2
+    );
 }
 
 /// If systemd is installed, it analyses the unit.

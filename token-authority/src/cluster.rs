@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::record::utc;
+
 /// PostgreSQL cluster at a point of its history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Cluster {
@@ -36,8 +38,10 @@ impl fmt::Display for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} on timeline {} (server started {} us)",
-            self.system_identifier, self.timeline, self.postmaster_us
+            "{} on timeline {} (server started {})",
+            self.system_identifier,
+            self.timeline,
+            utc(self.postmaster_us)
         )
     }
 }

@@ -44,7 +44,7 @@ pub use lease::{LEASE_IS_ANOTHERS, LeaseId, LeaseStep, LeaseTime, Leased};
 pub use open_error::OpenError;
 pub use postgres::Postgres;
 pub use rank::{Incarnation, NoIncarnation, Rank};
-pub use record::{Backend, Mark, Registered, now_us};
+pub use record::{Backend, Mark, Registered, now_us, utc};
 pub use repair::{Repair, RepairRequest, Repaired};
 pub use scope::{Scope, ScopeError};
 pub use takeovers::{TakeoverEnd, TakeoverRecord, TakeoverWork};

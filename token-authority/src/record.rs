@@ -167,3 +167,12 @@ pub fn now_us() -> i64 {
         .unwrap_or_default();
     i64::try_from(now.as_micros()).unwrap_or(i64::MAX)
 }
+
+/// A time in microseconds since the Unix epoch, as people write it.
+#[must_use]
+pub fn utc(us: i64) -> String {
+    jiff::Timestamp::from_microsecond(us).map_or_else(
+        |_| format!("{us} us"),
+        |time| time.strftime("%Y-%m-%d %H:%M:%S%.3f UTC").to_string(),
+    )
+}

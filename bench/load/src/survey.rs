@@ -1,8 +1,8 @@
 //! Checks before the measurement: both paths work, only one of them is the proxy, both lead to the same server, and a
 //! given token is the current one.
 
+use pgpalisade_authority::utc;
 use pgpalisade_authority::{Scope, Token};
-use pgpalisade_fence::rejection::utc;
 use serde::Serialize;
 
 use crate::connection::{ANSWER_WITHIN, BenchConnection};

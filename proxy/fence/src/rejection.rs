@@ -10,7 +10,7 @@ mod needs;
 use std::fmt;
 
 use bytes::BytesMut;
-use pgpalisade_authority::{Mark, Scope, Token};
+use pgpalisade_authority::{Mark, Scope, Token, utc};
 use pgpalisade_policies::Class;
 
 use crate::TokenValueError;
@@ -350,14 +350,5 @@ fn raised_to(scope: &Scope, mark: &Mark) -> String {
         "The mark of scope \"{scope}\" was raised to {} at {} by {by}.",
         mark.token,
         utc(mark.raised_at)
-    )
-}
-
-/// A time in microseconds since the Unix epoch, as people write it.
-#[must_use]
-pub fn utc(us: i64) -> String {
-    jiff::Timestamp::from_microsecond(us).map_or_else(
-        |_| format!("{us} us"),
-        |time| time.strftime("%Y-%m-%d %H:%M:%S%.3f UTC").to_string(),
     )
 }

@@ -243,7 +243,7 @@ impl LogWriter {
         if is_due(self.observed_told, OBSERVED_EVERY) {
             tracing::info!(
                 target: TARGET,
-                "rejections that were only observed, as the policy says; see \"pgpalisade report\""
+                "there are rejections that were only observed; see \"pgpalisade report\""
             );
             self.observed_told = Some(Instant::now());
         }

@@ -74,28 +74,25 @@ impl Session {
                 Disposition::Drop
             }
             ReplyRoute::Swallow if is_reset && self.is_lent() => Ending::ByServer.into(),
-            // The client's cancel request hit the guard's statement, which is sent again.
-            ReplyRoute::Swallow if sqlstate == CANCELED && self.server.read_only.on_cancelled() => {
-                Disposition::Drop
-            }
-            ReplyRoute::Swallow
-                if self.client.block == Block::Entering(TransactionStatus::Failed) =>
-            {
-                Disposition::Drop
-            }
-            // By a limit of time, or a cancel request; or the BEGIN that was held back cannot be had. The connection
-            // is lost, and the client told of this error.
-            ReplyRoute::Swallow
-                if (sqlstate == CANCELED || self.client.block != Block::None)
-                    && self.outlives_server() =>
-            {
-                self.end_by_server(body.into()).into()
-            }
-            ReplyRoute::Swallow => {
-                let message = backend::error_field(body, b'M').unwrap_or_default();
-                self.end_for_own_statement(message).into()
-            }
+            ReplyRoute::Swallow => self.on_own_error(sqlstate, body),
         }
+    }
+
+    /// An error of a statement of the proxy's own.
+    fn on_own_error(&mut self, sqlstate: &[u8], body: &[u8]) -> Disposition {
+        let is_cancelled = sqlstate == CANCELED;
+        // The client's cancel request hit the guard's statement, which is sent again.
+        let is_guard = is_cancelled && self.server.read_only.on_cancelled();
+        if is_guard || self.client.block == Block::Entering(TransactionStatus::Failed) {
+            return Disposition::Drop;
+        }
+        // By a limit of time, or a cancel request; or the BEGIN that was held back cannot be had. The connection is
+        // lost, and the client told of this error.
+        if (is_cancelled || self.client.block != Block::None) && self.outlives_server() {
+            return self.end_by_server(body.into()).into();
+        }
+        let message = backend::error_field(body, b'M').unwrap_or_default();
+        self.end_for_own_statement(message).into()
     }
 
     /// Notes what the failure of a text leaves in doubt.

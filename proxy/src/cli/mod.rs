@@ -150,6 +150,11 @@ fn leaders_scope(name: &str) -> Result<Scope, String> {
     Ok(scope)
 }
 
+/// An error of a file that the configuration names.
+fn wrong_file(error: impl Into<Box<dyn Error>>) -> Failure {
+    Failure::Usage(format!("pgpalisade: {}", chain(error.into().as_ref())))
+}
+
 fn failed(error: impl Into<Box<dyn Error>>) -> Failure {
     Failure::Failed(error.into())
 }

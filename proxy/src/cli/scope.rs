@@ -4,8 +4,7 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
-use pgpalisade_authority::{Mark, OpenError, Scope, Token};
-use pgpalisade_fence::rejection::utc;
+use pgpalisade_authority::{Mark, OpenError, Scope, Token, utc};
 use pgpalisade_takeover::{RepairError, RepairReport, ScopeRepair, Work};
 use serde::Serialize;
 

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::settings::Settings;
 use super::text::print;
-use super::{Failure, failed, open_files, runtime};
+use super::{Failure, failed, open_files, runtime, wrong_file};
 use crate::config::{Config, Environment, RawConfig};
 use crate::console::{Orders, Stop};
 use crate::handover::{Handover, Predecessor};
@@ -106,14 +106,15 @@ fn equipment(config: &Config, predecessor: Option<&mut Predecessor>) -> Result<E
         {
             None
         }
+        Err(HttpError::Token(error)) => return Err(wrong_file(error)),
         http => http.map_err(failed)?,
     };
     Ok(Equipment {
         policy,
         rejections: rejections.map_err(failed)?,
-        certificates: Arc::new(local::certificates(config).map_err(failed)?),
-        logins: local::logins(config).map_err(failed)?,
-        users: local::console_users(config).map_err(failed)?,
+        certificates: Arc::new(local::certificates(config).map_err(wrong_file)?),
+        logins: local::logins(config).map_err(wrong_file)?,
+        users: local::console_users(config).map_err(wrong_file)?,
         listeners: local::listeners(config, predecessor).map_err(failed)?,
         http,
     })

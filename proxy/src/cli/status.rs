@@ -1,8 +1,7 @@
 //! `pgpalisade status`: the present state.
 
-use pgpalisade_authority::Scope;
+use pgpalisade_authority::{Scope, utc};
 use pgpalisade_fence::readable::without_error_numbers;
-use pgpalisade_fence::rejection::utc;
 use pgpalisade_server::history::ShownTakeover;
 
 use super::settings::Settings;

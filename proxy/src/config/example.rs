@@ -10,8 +10,7 @@ const COLUMNS: usize = 120;
 const HEAD: &str = "\
 The configuration of pgpalisade: every key, with its default or an example. \"pgpalisade check --config FILE\" checks \
 it. SIGHUP (systemctl reload) reads policy, certificates and users again; other changes need a restart, or an \
-upgrade in place (SIGUSR2). Names are written in full, such as connections.max: put more lines anywhere, above any \
-[table].";
+upgrade in place (SIGUSR2). Write further keys in full (connections.max) anywhere above the first [table].";
 
 pub(crate) fn example() -> String {
     let mut text = wrapped(HEAD, "# ", COLUMNS);
@@ -33,9 +32,11 @@ pub(crate) fn example() -> String {
 }
 
 fn described(spec: &KeySpec) -> String {
+    // In the file such a key is a list.
+    let help = spec.help.replace("; may be given several times", "");
     let said = match spec.more {
-        "" => format!("{}.", spec.help),
-        more => format!("{}. {more}", spec.help),
+        "" => format!("{help}."),
+        more => format!("{help}. {more}"),
     };
     let (mark, value) = match (spec.key, spec.sample) {
         // Below PostgreSQL's own default of 100.
@@ -84,13 +85,13 @@ mod tests {
 
     #[test]
     fn every_key_is_there_and_read() {
-        let (values, errors) = parse(Path::new("x"), &uncommented());
+        let (values, errors) = parse(Path::new("x"), &uncommented()).unwrap();
         assert!(errors.is_empty(), "{errors:?}");
         for spec in KEYS {
             let read = values.iter().filter(|value| value.key == spec.key);
             assert_eq!(read.count(), 1, "{}", spec.name);
         }
-        let (set, errors) = parse(Path::new("x"), &example());
+        let (set, errors) = parse(Path::new("x"), &example()).unwrap();
         assert_eq!((set.len(), errors.len()), (5, 0), "{set:?}");
     }
 

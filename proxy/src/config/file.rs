@@ -29,8 +29,15 @@ pub(crate) struct RawValue {
     pub source: ValueOrigin,
 }
 
-/// Parses the text of a file. Syntax errors, unknown keys and wrong types all come back together.
-pub(crate) fn parse(path: &Path, text: &str) -> (Vec<RawValue>, Vec<ConfigError>) {
+/// Parses the text of a file. Unknown keys and wrong types come back together.
+///
+/// # Errors
+///
+/// The syntax errors. Others could follow from them.
+pub(crate) fn parse(
+    path: &Path,
+    text: &str,
+) -> Result<(Vec<RawValue>, Vec<ConfigError>), Vec<ConfigError>> {
     let mut reader = ConfigReader {
         path,
         text,
@@ -42,6 +49,9 @@ pub(crate) fn parse(path: &Path, text: &str) -> (Vec<RawValue>, Vec<ConfigError>
         let at = error.span().unwrap_or_default();
         reader.error(&at, error.message());
     }
+    if !reader.errors.is_empty() {
+        return Err(reader.errors);
+    }
     reader.table("", table.get_ref());
     // The table is sorted by name; errors come in the file's order.
     reader
@@ -50,7 +60,7 @@ pub(crate) fn parse(path: &Path, text: &str) -> (Vec<RawValue>, Vec<ConfigError>
             ValueOrigin::File { line, .. } => line,
             _ => 0,
         });
-    (reader.values, reader.errors)
+    Ok((reader.values, reader.errors))
 }
 
 struct ConfigReader<'a> {

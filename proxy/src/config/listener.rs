@@ -18,8 +18,7 @@ use super::values::{Values, choose, path};
 
 const WITHOUT: [(&str, Without); 2] = [("read", Without::Read), ("refuse", Without::Refuse)];
 
-const FORMS: &str =
-    "write SCOPE=lease, SCOPE=etcd:KEY, SCOPE=kubernetes:NAMESPACE/NAME or SCOPE=file:PATH";
+const FORMS: &str = "write lease (of scope default), SCOPE=lease, SCOPE=etcd:KEY, SCOPE=kubernetes:NAMESPACE/NAME or SCOPE=file:PATH";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TokenListener {
@@ -121,8 +120,9 @@ impl fmt::Display for TokenSource {
 
 /// Parses an inline table.
 fn parse(text: &str, environment: &Environment) -> Result<TokenListener, String> {
-    let written = toml::from_str(&format!("listener = {text}"));
-    let Wrapped { listener } = written.map_err(|error| error.message().to_owned())?;
+    let text = format!("listener = {text}");
+    let written = toml::from_str(&text);
+    let Wrapped { listener } = written.map_err(|error| in_words(&text, &error))?;
     let (scope, source) = token(&listener, environment)?;
     let listen = match listener.listen {
         Addresses::One(address) => vec![address],
@@ -148,6 +148,17 @@ fn parse(text: &str, environment: &Environment) -> Result<TokenListener, String>
         pool,
         on_loss: listener.on_loss,
     })
+}
+
+/// The error with the key of its value, if it is one of a value.
+fn in_words(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().and_then(|at| text.get(..at.start));
+    let key = before.and_then(|before| before.trim_end().strip_suffix('='));
+    let key = key.and_then(|key| key.rsplit(['{', ',']).next());
+    match key.map(str::trim).filter(|key| *key != "listener") {
+        Some(key) => format!("{key}: {}", error.message()),
+        None => error.message().to_owned(),
+    }
 }
 
 /// Reads the key `token`, and those that belong to its source.
@@ -265,10 +276,10 @@ mod tests {
             assert_eq!(found, (scope, shown.to_owned()), "{written}");
         }
         for (written, part) in [
-            (r#"token = "a=advisory-lock:1""#, "write SCOPE=lease"),
-            (r#"token = "a=etcd:""#, "write SCOPE=lease"),
+            (r#"token = "a=advisory-lock:1""#, "write lease"),
+            (r#"token = "a=etcd:""#, "write lease"),
             (r#"token = "a=file:""#, "names no file"),
-            (r#"token = "a=kubernetes:l""#, "write SCOPE=lease"),
+            (r#"token = "a=kubernetes:l""#, "write lease"),
             (r#"token = "a=kubernetes:n/l""#, "this is not a pod"),
             (r#"token = "a=lease", identity = "x""#, "identity is for"),
             (
@@ -310,8 +321,8 @@ mod tests {
                 with(r#", token = "lease", wait = 1"#),
                 "unknown field `wait`",
             ),
-            (with(r#", token = "a=34""#), "write SCOPE=lease"),
-            (with(r#", token = "a=lease:3s""#), "write SCOPE=lease"),
+            (with(r#", token = "a=34""#), "write lease"),
+            (with(r#", token = "a=lease:3s""#), "write lease"),
             (with(r#", token = "=lease""#), "name of a scope is empty"),
             (
                 with(r#", token = "lease", pool = "transaction""#),

@@ -47,8 +47,6 @@ pub(crate) fn from_pgbouncer(text: &str) -> Result<String, String> {
     all.logins();
     all.pool();
     all.limits();
-    all.keys
-        .push((Key::Console, vec!["/run/pgpalisade".into()]));
     all.rest();
     Ok(all.written())
 }
@@ -140,14 +138,9 @@ impl Translation<'_> {
     }
 
     fn upstream(&mut self) {
-        let mut first: Option<(String, String)> = None;
+        let first = self.first_server();
         for (name, pairs) in &self.ini.databases {
-            let get = |key: &str| pairs.get(key).cloned();
-            let socket = || self.get("unix_socket_dir").unwrap_or("/tmp").to_owned();
-            let host = get("host").unwrap_or_else(socket);
-            let server = (host, get("port").unwrap_or_else(|| "5432".into()));
-            let expected = first.get_or_insert_with(|| server.clone());
-            if *expected != server {
+            if first != Some(self.server(pairs)) {
                 let why = "is on another server: each cluster needs a proxy of its own";
                 self.notes.push(format!("[databases] {name}: {why}"));
             }
@@ -188,6 +181,19 @@ impl Translation<'_> {
             }
         }
         self.set(Key::Upstream, address);
+    }
+
+    /// Host and port.
+    fn server(&self, pairs: &Pairs) -> (String, String) {
+        let get = |key: &str| pairs.get(key).cloned();
+        let socket = || self.get("unix_socket_dir").unwrap_or("/tmp").to_owned();
+        let port = get("port").unwrap_or_else(|| "5432".into());
+        (get("host").unwrap_or_else(socket), port)
+    }
+
+    fn first_server(&self) -> Option<(String, String)> {
+        let (_, pairs) = self.ini.databases.first()?;
+        Some(self.server(pairs))
     }
 
     fn database(&mut self, name: &str, pairs: &Pairs) {
@@ -251,7 +257,8 @@ impl Translation<'_> {
         }
         let query = self.get("auth_query").unwrap_or(AUTH_QUERY).to_owned();
         self.set(Key::AuthQuery, query);
-        let why = "the query runs as the role of control, and auth_file is not used beside it";
+        let why = "the query runs as the role of control, in its database and with search_path = pg_catalog (so write \
+                   the schema of a function: docs/tls.md); auth_file is not used beside it";
         self.note("auth_user", why);
     }
 
@@ -278,7 +285,9 @@ impl Translation<'_> {
             let own = pairs.get(key).and_then(|text| text.parse().ok());
             own.unwrap_or(default)
         };
+        let first = self.first_server();
         let databases = self.ini.databases.iter();
+        let databases = databases.filter(|(_, pairs)| first == Some(self.server(pairs)));
         let sizes = databases.map(|(_, pairs)| match of(pairs, "max_db_connections", most) {
             0 => {
                 let reserve = of(pairs, "reserve_pool", reserve);
@@ -354,6 +363,7 @@ impl Translation<'_> {
                 text.push_str(&line(key, &[value.to_owned()]));
             }
         }
+        text.push_str(&line(Key::Console, &["/run/pgpalisade".to_owned()]));
         text.push_str("\n# As in PgBouncer\n");
         for (key, values) in &self.keys {
             text.push_str(&line(*key, values));

@@ -103,7 +103,14 @@ impl RawConfig {
     fn add_file(&mut self, path: &Path) {
         match read_bounded(path) {
             Ok((text, metadata)) => {
-                let (values, errors) = file::parse(path, &text);
+                let (values, errors) = match file::parse(path, &text) {
+                    Ok(read) => read,
+                    Err(errors) => {
+                        self.file_unread = true;
+                        self.errors.extend(errors);
+                        return;
+                    }
+                };
                 if is_open_to_all(&metadata) {
                     let secrets = values.iter().filter(|value| value.holds_password());
                     let refused = |value: &RawValue| {

@@ -219,7 +219,7 @@ fn refuse_elections_elsewhere(
     {
         if matches!(listener.source, TokenSource::Etcd { .. }) {
             values.refuse(format!(
-                "listener {listener}: an election in etcd can be followed with authority = \"etcd:..\" alone"
+                "listener {listener}: an election in etcd can be followed only with authority = \"etcd:..\""
             ));
         }
     }

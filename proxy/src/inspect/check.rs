@@ -6,17 +6,19 @@ mod logins;
 mod postgres;
 mod ways_in;
 
+use std::collections::HashMap;
 use std::ops::RangeInclusive;
 
 use clap::ValueEnum;
 use pgpalisade_policies::Policy;
 use pgpalisade_server::pooling::Pool;
-use pgpalisade_takeover::{ControlError, WitnessMode, cluster_lock, witness};
+use pgpalisade_takeover::{ControlError, StartError, WitnessMode, cluster_lock, prepare, witness};
 
 use super::cluster::{self, Witness};
 use super::finding::{Check, CheckResult, Finding};
 use super::hosts::{self, Chosen, Survey, Unseen};
-use super::{step_within, store};
+use super::step_within;
+use super::store::{self, StoreSnapshot, StoreState};
 use crate::config::Config;
 use crate::http::Access;
 use crate::local;
@@ -70,7 +72,11 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     let location = &config.takeover.authority;
     let store = store::look(location, protected, within).await;
     let store = store::try_open(location, store, within).await;
-    report.add(Check::Authority, store.verdict);
+    let forgotten = match &control {
+        Some(control) => forgotten(config, control, &store).await,
+        None => None,
+    };
+    report.add(Check::Authority, forgotten.unwrap_or(store.verdict));
     let elected = policy.map_or(&[][..], |loaded| loaded.policy.elected());
     let elections = elections::check(location, elected, within).await;
     report.add(Check::Elections, elections);
@@ -132,8 +138,8 @@ fn who_may_declare(policy: &Policy) -> CheckResult {
         format!("the policy says who may declare; {POOLERS}")
     } else {
         format!(
-            "EVERY session may declare EVERY scope, and so end its leader: if more than one team shares this \
-             proxy, set holders and declare in the policy first; {POOLERS}"
+            "every session may declare every scope, and so end its leader: if several teams share this proxy, set \
+             holders and declare in the policy; {POOLERS}"
         )
     })
 }
@@ -159,6 +165,33 @@ fn introduce(chosen: &Result<Chosen, Unseen>) -> CheckResult {
     CheckResult::ok(format!(
         "role {}{kind}, database {}, at {}, PostgreSQL {}",
         rights.role, server.database, chosen.control, server.version
+    ))
+}
+
+/// Why a proxy would not start with these marks: they are of another cluster, or lower than their copy.
+async fn forgotten(
+    config: &Config,
+    control: &Chosen,
+    store: &StoreSnapshot,
+) -> Option<CheckResult> {
+    let (recorded, marks) = match (&store.state, &store.contents) {
+        (_, Some(contents)) => (contents.cluster, contents.marks.iter().cloned().collect()),
+        (StoreState::Missing, None) => (None, HashMap::new()),
+        (_, None) => return None,
+    };
+    // What cannot be read here was reported before.
+    let ours = control.connection.look(prepare::cluster).await.ok()?;
+    let error = match recorded.filter(|recorded| !ours.follows(recorded)) {
+        Some(recorded) => StartError::WrongCluster { ours, recorded },
+        None if config.takeover.witness == WitnessMode::Off => return None,
+        None => match control.connection.look(cluster::witness).await {
+            Ok(Witness::Kept(witnessed)) => witness::check_marks(&witnessed, &marks).err()?,
+            _ => return None,
+        },
+    };
+    Some(CheckResult::fail(
+        error.to_string(),
+        "until then no proxy starts",
     ))
 }
 

@@ -54,10 +54,10 @@ pub enum StartError {
         /// Session that serves with it.
         holder: LockHolder,
     },
-    /// The store is for one proxy, and another one serves with it.
+    /// The store is for one proxy, or none is to serve, and another one serves with it.
     #[error(
-        "the cluster is already served with authority {ours} by {holder}, and this store allows \
-             one proxy only; stop the other one"
+        "the cluster is already served with authority {ours} by {holder}: stop that proxy. A store in a directory is \
+            for one proxy, and \"pgpalisade recover\" runs only while none serves"
     )]
     Taken {
         /// Authority of this proxy.

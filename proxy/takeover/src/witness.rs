@@ -219,15 +219,7 @@ pub(super) async fn compare(
     let witnessed = read(client).await?;
     let marks = authority.marks().await?;
     let marks: HashMap<Scope, Mark> = marks.into_iter().collect();
-    let lost = forgotten(&witnessed, &marks);
-    if let Some((scope, seen, kept)) = lost.first() {
-        return Err(StartError::AuthorityWentBack {
-            scope: Scope::clone(scope),
-            witnessed: *seen,
-            kept: *kept,
-            others: lost.len() - 1,
-        });
-    }
+    check_marks(&witnessed, &marks)?;
     let is_behind = |(scope, mark): &(&Scope, &Mark)| {
         let seen = witnessed.get(*scope);
         seen.is_none_or(|seen| seen.rank() < mark.rank())
@@ -239,6 +231,27 @@ pub(super) async fn compare(
             .await?;
     }
     Ok(true)
+}
+
+/// Checks that the authority has forgotten no mark that the cluster has seen.
+///
+/// # Errors
+///
+/// [`StartError::AuthorityWentBack`].
+pub fn check_marks(
+    witnessed: &HashMap<Scope, Mark>,
+    marks: &HashMap<Scope, Mark>,
+) -> Result<(), StartError> {
+    let lost = forgotten(witnessed, marks);
+    let Some((scope, seen, kept)) = lost.first() else {
+        return Ok(());
+    };
+    Err(StartError::AuthorityWentBack {
+        scope: Scope::clone(scope),
+        witnessed: *seen,
+        kept: *kept,
+        others: lost.len() - 1,
+    })
 }
 
 /// Marks that the cluster has seen and the authority lacks: scope, seen, kept. Sorted by scope.

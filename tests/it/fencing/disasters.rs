@@ -33,9 +33,11 @@ fn assert_refused(proxy: &Proxy, token: &str, sqlstate: &str) {
     assert_error(&wire.start_as_leader(token), sqlstate);
 }
 
-/// Asserts that it does not start, and logs all of these.
+/// Asserts that it does not start, and that the log and `check` tell all of these.
 #[track_caller]
 fn assert_does_not_start(proxy: &mut Proxy, parts: &[&str]) {
+    let checked = proxy.subcommand("check").output().unwrap();
+    assert_output(&checked, 1, parts);
     let said = proxy.try_restart(PATIENCE).unwrap_err();
     for part in parts {
         assert!(said.contains(part), "{part:?} is missing in: {said}");

@@ -272,7 +272,7 @@ fn a_rule_for_more_sessions_than_there_are() {
     let checked = settings.check();
     checked.finds("warn declare: pool = \"session\" -> backends.sessions");
     settings.flags.push("--backends-sessions=1".to_owned());
-    settings.check().finds("ok declare: EVERY session");
+    settings.check().finds("ok declare: every session");
 }
 
 #[test]

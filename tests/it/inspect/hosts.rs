@@ -32,7 +32,7 @@ fn what_each_host_is() {
     missing
         .check()
         .finds(&format!(
-            "warn primary: {}: cannot connect -> look after the hosts",
+            "warn primary: {}: cannot connect -> stop each host",
             at(nobody)
         ))
         .expect_bad(&["primary", "authority"]);

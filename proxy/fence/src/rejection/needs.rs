@@ -151,7 +151,7 @@ impl Rejection {
         );
         let detail = format!("The parser's error is: {}.", syntax.error);
         let hint = if syntax.names_ours {
-            "Quote a value that is not a number: SET fencing.token = 'scheduler=34'."
+            "Correct the query. SET needs quotes around what is not a number: SET fencing.token = 'scheduler=34'."
         } else {
             "Correct the query."
         };

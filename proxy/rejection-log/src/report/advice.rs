@@ -246,11 +246,5 @@ fn cautions(understood: &Understood, others: &Count) -> Vec<String> {
             counted(others.total(), "record")
         ));
     }
-    if understood.records > 0 {
-        cautions.push(
-            "The log also has records of problems that were corrected since: --since leaves out older records."
-                .to_owned(),
-        );
-    }
     cautions
 }

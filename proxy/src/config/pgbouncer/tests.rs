@@ -137,13 +137,14 @@ fn keys_have_these_equals() {
 #[test]
 fn databases_are_one_cluster() {
     let ini = "[databases]\na = host=h1,h2 port=6000 dbname=a user=u password=secret\n\
-               b = host=other pool_size=7 x=1\nc =\n[pgbouncer]\npool_mode = transaction\nauth_file = /u\n";
+               b = host=other pool_size=7 x=1\nc =\n\
+               d = host=h1,h2 port=6000 pool_size=7\n[pgbouncer]\npool_mode = transaction\nauth_file = /u\n";
     let (text, raw) = valid(ini);
     assert_eq!(
         raw.text(Key::Upstream),
         Some("postgres://h1:6000,h2:6000?sslmode=prefer")
     );
-    assert_eq!(raw.text(Key::BackendsMax), Some("47"));
+    assert_eq!(raw.text(Key::BackendsMax), Some("27"));
     for part in [
         "[databases] b: is on another server",
         "[databases] c: is on another server",

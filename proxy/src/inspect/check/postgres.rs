@@ -77,7 +77,7 @@ fn primary(control: &Chosen, hosts: &[Host]) -> CheckResult {
     } else {
         CheckResult::warn(
             named.join("; "),
-            "look after the hosts that are neither the primary nor a standby of it",
+            "stop each host that is neither the primary nor a standby of it, or make it a standby",
         )
     }
 }
