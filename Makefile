@@ -79,7 +79,7 @@ drivers: build ## The same scenarios with every driver, 10 minutes; writes the t
 	@CARGO_TARGET_DIR="$(abspath $(TARGET_DIR))" tests/drivers/run.py $(ARGS)
 
 versions: export PGPALISADE_BIN := $(BINARY)
-versions: build ## Tests with PostgreSQL 14 to 18, etcd 3.4 and 3.5, an hour; writes the tables of README.md (ARGS='14 etcd-3.5')
+versions: build ## Tests with PostgreSQL 14 to 18, etcd 3.4 and 3.5, an hour; writes the figures of README.md (ARGS='14 etcd-3.5')
 	@CARGO_TARGET_DIR="$(abspath $(TARGET_DIR))" scripts/test-versions $(ARGS)
 
 regression: export PGPALISADE_BIN := $(BINARY)
