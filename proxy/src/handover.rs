@@ -7,7 +7,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use rustix::net::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
+use tokio::process::Child;
 use tokio::sync::{mpsc, oneshot};
 
 /// Tells `serve` that its standard input is the socket.
@@ -65,7 +66,7 @@ impl Handover {
             }
             match Successor::start(listeners).await {
                 Ok(successor) => {
-                    let pid = successor.process.id();
+                    let pid = successor.process.id().unwrap_or_default();
                     tracing::info!(pid, "the new process has taken over");
                     if let Some(done) = self.done.take() {
                         let _ = done.send(pid);
@@ -138,7 +139,7 @@ impl Successor {
         channel.set_nonblocking(true)?;
         Ok(Self {
             channel: UnixStream::from_std(channel)?,
-            process: command(theirs)?.spawn()?,
+            process: tokio::process::Command::from(command(theirs)?).spawn()?,
             has_taken: false,
         })
     }
@@ -147,8 +148,8 @@ impl Successor {
 impl Drop for Successor {
     fn drop(&mut self) {
         if !self.has_taken {
-            let _gone_already = self.process.kill();
-            let _status = self.process.wait();
+            // The runtime waits for it: one that waits for a disk may take for ever.
+            let _gone_already = self.process.start_kill();
         }
     }
 }

@@ -48,7 +48,7 @@ fn one_line_says_what_runs() {
     let policy = PolicyFile::new("");
     let path = policy.path().display().to_string();
     for (flags, mode) in [
-        (&[("--policy", path.as_str())][..], "were only observed"),
+        (&[("--policy", path.as_str())][..], "as the policy says"),
         (
             &[("--observe=on", "--log=info")],
             "observe: nothing is refused",

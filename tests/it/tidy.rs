@@ -24,7 +24,7 @@ const CRATES: [(&str, &[&str]); 15] = [
     ("proxy/wire", &[]),
     ("token-authority/elect", &["authority", "tls", "wire"]),
     ("proxy/fence", &["authority", "policies", "wire"]),
-    ("bench/load", &["authority", "fence", "tls", "wire"]),
+    ("bench/load", &["authority", "tls", "wire"]),
     ("proxy/session", &["authority", "fence", "policies", "wire"]),
     (
         "proxy/rejection-log",

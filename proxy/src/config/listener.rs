@@ -18,7 +18,8 @@ use super::values::{Values, choose, path};
 
 const WITHOUT: [(&str, Without); 2] = [("read", Without::Read), ("refuse", Without::Refuse)];
 
-const FORMS: &str = "write lease (of scope default), SCOPE=lease, SCOPE=etcd:KEY, SCOPE=kubernetes:NAMESPACE/NAME or SCOPE=file:PATH";
+const FORMS: &str = "write lease (of scope default), SCOPE=lease, SCOPE=etcd:KEY, \
+    SCOPE=kubernetes:NAMESPACE/NAME or SCOPE=file:PATH";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TokenListener {

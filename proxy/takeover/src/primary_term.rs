@@ -36,7 +36,8 @@ impl PrimaryTerm {
     fn end(&self) {
         if !self.0.is_over.swap(true, Ordering::AcqRel) {
             let cluster = self.0.cluster;
-            tracing::warn!(%cluster, "this server is no longer the primary, or was restarted: ending its earlier sessions");
+            let why = "this server is no longer the primary, or was restarted: ending its earlier sessions";
+            tracing::warn!(%cluster, "{why}");
             self.0.over.cancel();
         }
     }

@@ -51,9 +51,11 @@ fn what_each_host_is() {
     let checked = both.check();
     checked
         .finds(&format!(
-            "warn primary: {first}: the primary, on timeline 2 -> look after"
+            "warn primary: {first}: the primary, on timeline 2 -> stop each host"
         ))
-        .finds("warn primary: takes writes on timeline 1, but is not the primary -> look after");
+        .finds(
+            "warn primary: takes writes on timeline 1, but is not the primary -> stop each host",
+        );
     assert_eq!(roles(&both.status()), ["\"primary\"", "\"deposed\""]);
     let text = String::from_utf8(both.run("status").stdout).unwrap();
     assert_says(&text, &format!("{first}: the primary, on timeline 2"));

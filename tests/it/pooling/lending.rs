@@ -305,6 +305,34 @@ fn a_client_waits_no_longer_for_those_that_hang() {
     }
 }
 
+/// One login at the server that hangs is not waited for while another would succeed.
+#[test]
+fn a_connection_that_is_never_opened_is_given_up() {
+    let stage = with(&[]);
+    let [mut busy, mut client] = [stage.plain(), stage.plain()];
+    busy.ok("BEGIN; SELECT 1");
+    wait_until("only the busy one's connection is open", || {
+        let ends = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+            WHERE state = 'idle' AND backend_type = 'client backend' AND application_name = ''";
+        stage.sql(ends);
+        connections(&stage) == 1
+    });
+    // A new session of it would be delayed, too.
+    let mut admin = stage.postgres.admin();
+    let mut delay = |seconds: u32| {
+        admin.ok(&format!("ALTER SYSTEM SET pre_auth_delay = {seconds}"));
+        admin.ok("SELECT pg_reload_conf()");
+        std::thread::sleep(MOMENT);
+    };
+    delay(50);
+    client.send(&Batch::new().query("SELECT 1"));
+    std::thread::sleep(MOMENT);
+    delay(0);
+    let begun = Instant::now();
+    assert_eq!(errors(&client.until_ready()), [""; 0]);
+    assert!(begun.elapsed() < Duration::from_secs(14));
+}
+
 /// The leader does not wait behind those that want its lease.
 #[test]
 fn those_that_wait_for_a_lease_leave_connections() {

@@ -11,9 +11,11 @@ mod worker;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::sync::mpsc as threads;
+use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 pub use read::{Found, read, try_open};
@@ -33,6 +35,9 @@ use worker::Job;
 /// Queued requests; further callers wait to enqueue.
 const QUEUE: usize = 1024;
 
+/// Time in which the thread ends. A disk that hangs must not hold up the end of the process.
+const END_WITHIN: Duration = Duration::from_secs(5);
+
 /// The embedded store. Clones share one open file, closed with the last clone.
 #[derive(Debug, Clone)]
 pub struct Embedded {
@@ -43,7 +48,8 @@ pub struct Embedded {
 struct Inner {
     identity: AuthorityId,
     jobs: Option<mpsc::Sender<Job>>,
-    thread: Option<JoinHandle<()>>,
+    /// Disconnected by the end of the thread.
+    ended: Mutex<threads::Receiver<()>>,
     watchers: Watchers,
     leases: Leases,
 }
@@ -57,9 +63,13 @@ impl Embedded {
         let store = open::open(dir)?;
         let identity = store.identity();
         let (jobs, queue) = mpsc::channel(QUEUE);
-        let thread = std::thread::Builder::new()
+        let (ends, ended) = threads::channel();
+        std::thread::Builder::new()
             .name("authority".into())
-            .spawn(move || worker::run(store, queue))
+            .spawn(move || {
+                let _ends = ends;
+                worker::run(store, queue);
+            })
             .map_err(|error| {
                 OpenError::Unusable(format!("cannot start the authority's thread: {error}"))
             })?;
@@ -67,7 +77,7 @@ impl Embedded {
             inner: Arc::new(Inner {
                 identity,
                 jobs: Some(jobs),
-                thread: Some(thread),
+                ended: Mutex::new(ended),
                 watchers: Watchers::default(),
                 leases: Leases::default(),
             }),
@@ -91,12 +101,11 @@ impl Embedded {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // The thread ends once the queue is closed and empty; after the join the file lock is free.
+        // The thread ends once the queue is closed and empty; after its end the file lock is free.
         drop(self.jobs.take());
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the thread of the embedded authority panicked");
+        let ended = self.ended.get_mut().recv_timeout(END_WITHIN);
+        if ended == Err(threads::RecvTimeoutError::Timeout) {
+            tracing::error!("the embedded authority's disk did not answer in time");
         }
     }
 }

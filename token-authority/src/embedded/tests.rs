@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use redb::Database;
 use tokio::sync::oneshot;
@@ -260,6 +261,24 @@ async fn requests_that_wait_together_share_a_commit() {
     blocker.await.unwrap().unwrap();
     assert_eq!(transactions, 1, "fifty declarations, one commit");
     assert_eq!(store.sessions().await.unwrap().len(), 50);
+}
+
+/// As of a write to a disk that hangs. The process must be able to end.
+#[tokio::test]
+async fn a_step_that_hangs_does_not_hold_up_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Embedded::open(dir.path()).unwrap();
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let hanging = store.call(move |_: &mut StoreTables<'_>| {
+        let _gone = wait.recv();
+        Ok(())
+    });
+    let moment = Duration::from_millis(100);
+    assert!(tokio::time::timeout(moment, hanging).await.is_err());
+    let ending = std::thread::spawn(move || drop(store));
+    std::thread::sleep(END_WITHIN + Duration::from_secs(3));
+    assert!(ending.is_finished());
+    drop(go);
 }
 
 /// Writes to a file without a name are gone at the next start.
