@@ -194,6 +194,39 @@ fn lengths_of_messages() {
     assert_serves(&stage);
 }
 
+/// PostgreSQL answers what comes before it, so its client learns of what was committed.
+#[test]
+fn what_came_before_nonsense_is_answered() {
+    let stage = stage();
+    let insert = "INSERT INTO jobs VALUES (7)";
+    let sleeps = "SELECT pg_sleep(0.2); INSERT INTO jobs VALUES (7)";
+    let run = Batch::new().parse("", insert).bind("", "", &[]).execute("", 0);
+    let befores = [
+        run.sync(),
+        Batch::new().query(insert),
+        Batch::new().query(sleeps),
+    ];
+    let garbage: [&[u8]; 3] = [b"y\0\0\0\x04", b"Q\0\0\0\x03", b"p\0\0\0\x04"];
+    let mut count = 0;
+    for before in &befores {
+        for nonsense in garbage {
+            let mut wire = stage.leader("1");
+            wire.send_bytes(&[before.bytes(), nonsense].concat());
+            let answer = wire.until_closed();
+            let heard: String = answer
+                .iter()
+                .map(|message| char::from(message.tag))
+                .collect();
+            assert!(heard.contains("CZE"), "{}", pretty(&answer));
+            let told = answer.iter().find(|message| message.tag == b'E').unwrap();
+            assert_eq!(told.sqlstate(), "08P01");
+            count += 1;
+            let rows = stage.value("SELECT count(*) FROM jobs");
+            assert_eq!(rows, count.to_string());
+        }
+    }
+}
+
 #[test]
 fn random_bytes() {
     let stage = stage();

@@ -257,8 +257,7 @@ impl Session {
         if frame.is_whole() {
             self.malformed(tag, frame)
         } else if frame.body.len() > NAMES_MAX + START_MIN {
-            let error = WireError::Malformed(frame.header.tag);
-            self.end_for_violation(error).into()
+            self.violates(WireError::Malformed(frame.header.tag))
         } else {
             Action::AwaitFront
         }

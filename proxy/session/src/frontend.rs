@@ -38,7 +38,7 @@ impl Session {
     fn decide_frontend(&mut self, frame: Frame<'_>, verdicts: &RefCell<VerdictCache>) -> Action {
         let tag = match FrontendTag::from_byte(frame.header.tag) {
             Ok(tag) => tag,
-            Err(error) => return self.end_for_violation(error).into(),
+            Err(error) => return self.violates(error),
         };
         if self.server.ledger.is_skipping()
             && !matches!(tag, FrontendTag::Sync | FrontendTag::Terminate)
@@ -85,10 +85,7 @@ impl Session {
                 self.on_copy_message(tag, frame.header)
             }
             FrontendTag::Terminate => Action::Terminate,
-            FrontendTag::Password => {
-                let error = WireError::UnknownFrontendTag(frame.header.tag);
-                self.end_for_violation(error).into()
-            }
+            FrontendTag::Password => self.violates(WireError::UnknownFrontendTag(frame.header.tag)),
         }
     }
 
@@ -114,6 +111,15 @@ impl Session {
             self.server.ledger.push(entry);
         }
         Action::Forward(permit)
+    }
+
+    /// Ends the session for what its client has sent, after the replies to all before it.
+    pub(super) fn violates(&mut self, error: WireError) -> Action {
+        if self.is_settled() {
+            self.end_for_violation(error).into()
+        } else {
+            Action::Need(Prerequisite::Replies)
+        }
     }
 
     /// Forwards a message that by its type cannot change data.

@@ -119,6 +119,11 @@ impl Relay {
             let header = match header::parse(rest, frontend::body_max) {
                 Ok(None) => break,
                 Ok(Some(header)) => header,
+                // All before it is answered first, as by PostgreSQL.
+                Err(_) if !self.session.is_settled() => {
+                    need = Some(Prerequisite::Replies);
+                    break;
+                }
                 Err(error) => {
                     self.pass_on(bytes, &mut sent, at)?;
                     let ending = self.session.end_for_violation(error);

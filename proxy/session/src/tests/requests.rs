@@ -531,8 +531,8 @@ d            drop     drop     drop     wait     drop     drop     drop     toke
 c            drop     drop     drop     wait     drop     drop     drop     token    wait     wait
 f            drop     drop     drop     wait     drop     drop     drop     free     wait     wait
 X            bye      bye      bye      bye      bye      bye      bye      bye      bye      wait
-p            end      end      end      end      end      end      drop     end      end      wait
-unknown      end      end      end      end      end      end      end      end      end      end
+p            end      end      end      wait     end      end      drop     end      wait     wait
+unknown      end      end      end      wait     end      end      end      end      wait     wait
 ";
 
 const NONE: &str = "
@@ -591,8 +591,8 @@ d            drop     drop     drop     wait     drop     drop     drop     -   
 c            drop     drop     drop     wait     drop     drop     drop     -        wait     wait
 f            drop     drop     drop     wait     drop     drop     drop     -        wait     wait
 X            bye      bye      bye      bye      bye      bye      bye      -        bye      wait
-p            end      end      end      end      end      end      drop     -        end      wait
-unknown      end      end      end      end      end      end      end      -        end      end
+p            end      end      end      wait     end      end      drop     -        wait     wait
+unknown      end      end      end      wait     end      end      end      -        wait     wait
 ";
 
 const STALE: &str = "
@@ -651,8 +651,8 @@ d            drop     drop     drop     wait     drop     drop     drop     +no 
 c            drop     drop     drop     wait     drop     drop     drop     +no      wait     wait
 f            drop     drop     drop     wait     drop     drop     drop     free     wait     wait
 X            bye      bye      bye      bye      bye      bye      bye      bye      bye      wait
-p            guard    end      end      end      end      end      drop     end      end      wait
-unknown      end      end      end      end      end      end      end      end      end      end
+p            guard    end      end      wait     end      end      drop     end      wait     wait
+unknown      end      end      end      wait     end      end      end      end      wait     wait
 ";
 
 /// One that is refused only for want of a token is sent without READ WRITE.
