@@ -200,7 +200,10 @@ fn what_came_before_nonsense_is_answered() {
     let stage = stage();
     let insert = "INSERT INTO jobs VALUES (7)";
     let sleeps = "SELECT pg_sleep(0.2); INSERT INTO jobs VALUES (7)";
-    let run = Batch::new().parse("", insert).bind("", "", &[]).execute("", 0);
+    let run = Batch::new()
+        .parse("", insert)
+        .bind("", "", &[])
+        .execute("", 0);
     let befores = [
         run.sync(),
         Batch::new().query(insert),

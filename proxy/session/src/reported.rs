@@ -70,7 +70,8 @@ impl Session {
         } else {
             self.write_access()
         };
-        if self.server.read_only.on_report(reported, access) {
+        let is_news = self.client.told_access != Some(reported);
+        if self.server.read_only.on_report(reported, access) && is_news {
             self.client.told_access = Some(reported);
             Disposition::Relay
         } else {

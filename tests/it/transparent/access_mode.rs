@@ -212,6 +212,22 @@ fn show_what_the_client_has_set() {
     }
 }
 
+/// The client was never told of the guard, and so not of its end.
+#[test]
+fn a_declaration_in_a_block_reports_nothing() {
+    for flags in [&[][..], &[("--pool", "transaction")]] {
+        let stage = Stage::with_flags("", flags);
+        for set in ["SET LOCAL fencing.token = 5", "SET fencing.token = 5"] {
+            let mut wire = stage.plain();
+            wire.ok("BEGIN");
+            let run = Batch::new().parse("", set).bind("", "", &[]);
+            let answer = wire.run(&run.execute("", 0).sync());
+            assert!(answer.iter().all(|m| m.tag != b'S'), "{}", pretty(&answer));
+            wire.ok("COMMIT");
+        }
+    }
+}
+
 /// A holder controls the settings: its session is PostgreSQL's, with all reports.
 #[test]
 fn settings_of_a_holder() {

@@ -1,7 +1,7 @@
 //! A server connection in which another client has left prepared statements: it was not reset between the two.
 
 use super::super::ServerHalf;
-use super::frames::{bind, execute, parse, target};
+use super::frames::{bind, execute, parse, query, target};
 use super::subject::{Holds, Subject, ahead, fresh, sync};
 
 /// A server connection in which a client has prepared `s`, and left an unnamed statement.
@@ -88,4 +88,20 @@ fn a_name_stays_taken_until_its_close_is_answered() {
     let _ = subject.fail();
     subject.run(&sync(), "", b'I');
     assert_eq!(ahead(&mut subject, &bind("", "s")), format!("{CLOSED}free"));
+}
+
+/// PostgreSQL 18 fails the next statement in such a connection, whoever sends it.
+#[test]
+fn a_query_within_a_pipeline_is_not_tidy() {
+    for is_synced in [true, false] {
+        let mut subject = Subject::new(Holds::None);
+        subject.lend(fresh());
+        subject.pipeline("SELECT 1");
+        if is_synced {
+            subject.run(&sync(), "SELECT 1", b'I');
+        }
+        subject.send(&query("SELECT 2"));
+        subject.take_output();
+        assert_eq!(subject.session.server.has_run_more_than_reads, !is_synced);
+    }
 }
