@@ -4,9 +4,10 @@
 use std::time::{Duration, Instant};
 
 use pgpalisade_test_servers::etcd::Etcd;
+use pgpalisade_test_servers::http::Http;
 use pgpalisade_test_servers::machine::{Signal, signal, wait_for, wait_until};
 use pgpalisade_test_servers::postgres::Postgres;
-use pgpalisade_test_servers::proxy::{Options, Proxy};
+use pgpalisade_test_servers::proxy::Proxy;
 use pgpalisade_test_servers::stage::leader;
 use pgpalisade_test_servers::wire::{TRUSTED, Wire, pretty};
 
@@ -22,6 +23,7 @@ struct Scene {
     bound: Wire,
     plain: Wire,
     proxy: Proxy,
+    http: Http,
     _postgres: Postgres,
 }
 
@@ -29,8 +31,9 @@ impl Scene {
     fn with(store: String) -> Self {
         let postgres = Postgres::start();
         postgres.sql("CREATE TABLE jobs (id serial)");
+        let http = Http::free();
         let proxy = Proxy::start_with(
-            Options::new(&postgres)
+            http.options(&postgres)
                 .flag("--takeover-timeout", "2s")
                 .store(store),
         );
@@ -39,6 +42,7 @@ impl Scene {
             bound: leader(&proxy.endpoint(), "34"),
             plain: Wire::login(&proxy.endpoint(), &session),
             proxy,
+            http,
             _postgres: postgres,
         }
     }
@@ -129,6 +133,22 @@ fn postgresql_hangs() {
     pids.iter().for_each(|&pid| signal(pid, Signal::STOP));
     scene.assert_away(before);
     pids.iter().for_each(|&pid| signal(pid, Signal::CONT));
+    scene.assert_back();
+}
+
+/// As one whose disk is full: its answers to reads do not say that it is back.
+#[test]
+fn a_store_that_can_only_be_read() {
+    let marks = Postgres::start();
+    let mut scene = Scene::with(format!("postgres:{}", marks.admin_dsn()));
+    let mut admin = marks.admin();
+    admin.ok("BEGIN; LOCK TABLE pgpalisade_authority.marks IN SHARE MODE");
+    let answer = scene.plain.query("SET fencing.token = 35");
+    assert_eq!(answer[0].sqlstate(), "PF004", "{}", pretty(&answer));
+    // It is read.
+    assert!(scene.http.get("/readyz").body.contains("ready"));
+    assert!(!scene.proxy.output().contains("the authority is back"));
+    admin.ok("COMMIT");
     scene.assert_back();
 }
 

@@ -18,6 +18,9 @@ use tokio::time::Instant;
 
 use super::meters::{Meters, millis};
 
+/// Operations that every store writes to its disk. A store that cannot write may still read.
+const WRITES: [&str; 5] = ["declare", "drained", "enrol", "recover", "repair"];
+
 /// A request that is given up sooner than this proves nothing.
 const GIVEN_UP_AFTER: Duration = Duration::from_millis(500);
 
@@ -25,7 +28,14 @@ const GIVEN_UP_AFTER: Duration = Duration::from_millis(500);
 pub(super) struct MeteredAuthority {
     authority: Arc<dyn Authority>,
     meters: Meters,
-    lost: Mutex<Option<Instant>>,
+    lost: Mutex<Option<Lost>>,
+}
+
+#[derive(Clone, Copy)]
+struct Lost {
+    since: Instant,
+    /// A write was not answered, so that only a write shows the return.
+    is_by_write: bool,
 }
 
 impl MeteredAuthority {
@@ -52,19 +62,27 @@ impl MeteredAuthority {
         answer
     }
 
-    fn is_lost(&self, error: &AuthorityError) {
+    fn is_lost(&self, operation: &str, error: &AuthorityError) {
         let mut lost = self.lost.lock();
-        if lost.is_none() {
-            *lost = Some(Instant::now());
-            drop(lost);
+        let is_new = lost.is_none();
+        let lost = lost.get_or_insert_with(|| Lost {
+            since: Instant::now(),
+            is_by_write: false,
+        });
+        lost.is_by_write |= WRITES.contains(&operation);
+        if is_new {
             tracing::warn!(%error, "the authority does not answer: no new token is accepted until it is back");
         }
     }
 
-    fn is_back(&self) {
-        let lost = self.lost.lock().take();
-        if let Some(since) = lost {
-            let took_ms = millis(since.elapsed());
+    fn is_back(&self, operation: &str) {
+        let is_write = WRITES.contains(&operation);
+        let lost = self
+            .lost
+            .lock()
+            .take_if(|lost| is_write || !lost.is_by_write);
+        if let Some(lost) = lost {
+            let took_ms = millis(lost.since.elapsed());
             tracing::info!(took_ms, "the authority is back");
         }
     }
@@ -83,12 +101,12 @@ impl Asked<'_> {
         let metered = asked.metered;
         let Some(error) = error else {
             metered.meters.answered(asked.operation, asked.at.elapsed());
-            return metered.is_back();
+            return metered.is_back(asked.operation);
         };
         metered.meters.unanswered(asked.operation);
         // A closed authority means that the proxy stops.
         if !matches!(error, AuthorityError::Closed) {
-            metered.is_lost(error);
+            metered.is_lost(asked.operation, error);
         }
     }
 }
@@ -98,7 +116,8 @@ impl Drop for Asked<'_> {
         self.metered.meters.unanswered(self.operation);
         if self.at.elapsed() >= GIVEN_UP_AFTER {
             let why = "it did not answer in time".to_owned();
-            self.metered.is_lost(&AuthorityError::Unavailable(why));
+            self.metered
+                .is_lost(self.operation, &AuthorityError::Unavailable(why));
         }
     }
 }
