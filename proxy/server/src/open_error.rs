@@ -111,7 +111,11 @@ impl OpenError {
             (Self::Refused(response), Severity::Error) => {
                 put_survived(response.get(HEADER_LEN..).unwrap_or_default(), "", "", out);
             }
-            (Self::Deposed(rejection), _) => rejection.encode(severity, out),
+            (Self::Deposed(rejection), Severity::Error) => {
+                let rejection = Rejection::clone(rejection).sparing_the_client();
+                rejection.encode(severity, out);
+            }
+            (Self::Deposed(rejection), Severity::Fatal) => rejection.encode(severity, out),
             _ => {
                 let Advice {
                     sqlstate,

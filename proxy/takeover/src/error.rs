@@ -96,6 +96,11 @@ pub enum StartError {
         /// Number of other scopes with forgotten marks.
         others: usize,
     },
+    /// The copy of the marks cannot be read or written.
+    #[error(
+        "the witness (pgpalisade.mark in the control connection's database) cannot be used: {0}"
+    )]
+    Witness(ControlError),
     /// A statement of the preparation failed.
     #[error("the control connection cannot be prepared: {0}")]
     Control(ControlError),

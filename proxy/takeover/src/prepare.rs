@@ -46,7 +46,13 @@ pub(super) async fn prepare(
     let cluster = cluster(client).await?;
     enrol(config, cluster).await?;
     let has_witness = match config.options.witness {
-        WitnessMode::Auto => witness::compare(client, config.authority.as_ref()).await?,
+        WitnessMode::Auto => {
+            let compared = witness::compare(client, config.authority.as_ref()).await;
+            compared.map_err(|error| match error {
+                StartError::Control(error) => StartError::Witness(error),
+                other => other,
+            })?
+        }
         WitnessMode::Off => false,
     };
     Ok((backend, cluster, has_witness))
