@@ -40,8 +40,8 @@ impl Rejection {
             |mark| format!("its mark is {}", mark.rank()),
         );
         let detail = format!(
-            "The declared token is {shown}, and the key numbers of scope \"{scope}\" admits only the number of the leader \
-                of this etcd election; {at}. Nothing was changed."
+            "The declared token is {shown}, and the key numbers of scope \"{scope}\" admits only the number of the \
+                leader of this etcd election; {at}. Nothing was changed."
         );
         Self::new(kind, message, detail, hint).about(scope, token, mark)
     }
@@ -53,8 +53,8 @@ impl Rejection {
             "the fencing token of scope \"{scope}\" cannot be taken: election \"{election}\" issues it"
         );
         let detail = format!(
-            "The session claims \"{claim}\", and the key numbers of scope \"{scope}\" admits only the number of the leader \
-                of this etcd election. Nothing was changed."
+            "The session claims \"{claim}\", and the key numbers of scope \"{scope}\" admits only the number of the \
+                leader of this etcd election. Nothing was changed."
         );
         let hint = format!(
             "Stand in the election, and declare the create revision of your key once it leads: SET fencing.token = \
