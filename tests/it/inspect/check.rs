@@ -2,12 +2,14 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::process::Command;
 use std::time::Duration;
 
+use pgpalisade_authority::Embedded;
 use pgpalisade_test_servers::machine::assert_says;
 use pgpalisade_test_servers::pooler::Pooler;
 use pgpalisade_test_servers::postgres::{Auth, Postgres};
-use pgpalisade_test_servers::proxy::subcommand;
+use pgpalisade_test_servers::proxy::{binary, subcommand};
 use pgpalisade_test_servers::stage::Stage;
 use pgpalisade_test_servers::wire::{Endpoint, TRUSTED, Wire};
 
@@ -235,6 +237,27 @@ fn passwords_are_not_shown() {
         let said = [output.stdout, output.stderr].concat();
         assert!(!String::from_utf8_lossy(&said).contains("hunter2"));
     }
+}
+
+/// As on a full disk: a file of this process may have no byte.
+#[test]
+fn a_store_without_room() {
+    let postgres = Postgres::start();
+    let (_dir, store) = fresh_store();
+    let settings = Settings::new(&postgres, &store);
+    drop(Embedded::open(&store).unwrap());
+    let limited = Command::new("/bin/sh")
+        .args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$0\" check \"$@\""])
+        .arg(binary())
+        .args(settings.arguments())
+        .env_clear()
+        .env("PGPALISADE_LISTEN", "127.0.0.1:0")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&[limited.stdout, limited.stderr].concat()).into_owned();
+    assert!(said.contains("File too large"), "{said}");
+    assert_eq!(limited.status.code(), Some(1), "{said}");
+    assert_eq!(std::fs::read_dir(&store).unwrap().count(), 1);
 }
 
 #[test]

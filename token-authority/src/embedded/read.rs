@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use redb::backends::InMemoryBackend;
 use redb::{Database, StorageBackend};
@@ -18,6 +18,9 @@ use crate::{AuthorityId, Contents, OpenError};
 
 /// Limit for files to read: a larger file is not one of ours, and the copy must fit into memory.
 const FILE_MAX: u64 = 1 << 30;
+
+/// Room that a step needs at most, if the file grows.
+const STEP_MAX: usize = 64 * 1024;
 
 /// Contents of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,8 +62,8 @@ pub fn read(dir: &Path) -> Result<Found, OpenError> {
     caught(|| look(dir, &path, &bytes)).unwrap_or_else(|why| Err(damaged(&path, why)))
 }
 
-/// Checks that this process may open or create the store in `dir`, as [`super::Embedded::open`] would. For a missing
-/// one it creates a directory, and removes it.
+/// Checks that this process may open or create the store in `dir`, as [`super::Embedded::open`] would, and that the disk
+/// has room for a step. It creates a file, or a directory for a missing store, and removes it.
 ///
 /// # Errors
 ///
@@ -70,7 +73,11 @@ pub fn try_open(dir: &Path) -> Result<(), OpenError> {
     if path.try_exists().map_err(io_error(&path))? {
         check_mode(dir, &fs::metadata(dir).map_err(io_error(dir))?)?;
         let opened = OpenOptions::new().read(true).write(true).open(&path);
-        return opened.map(drop).map_err(io_error(&path));
+        opened.map_err(io_error(&path))?;
+        let scratch = scratch(dir);
+        let written = fs::write(&scratch, [0; STEP_MAX]);
+        let _missing = fs::remove_file(&scratch);
+        return written.map_err(io_error(&scratch));
     }
     let there = dir.ancestors().find(|ancestor| ancestor.exists());
     let there = there.unwrap_or(dir);
@@ -78,7 +85,7 @@ pub fn try_open(dir: &Path) -> Result<(), OpenError> {
     if is_there {
         check_mode(dir, &fs::metadata(dir).map_err(io_error(dir))?)?;
     }
-    let scratch = there.join(format!(".pgpalisade-check-{}", std::process::id()));
+    let scratch = scratch(there);
     fs::create_dir(&scratch).map_err(|source| {
         if is_there {
             io_error(dir)(source)
@@ -87,6 +94,10 @@ pub fn try_open(dir: &Path) -> Result<(), OpenError> {
         }
     })?;
     fs::remove_dir(&scratch).map_err(io_error(&scratch))
+}
+
+fn scratch(dir: &Path) -> PathBuf {
+    dir.join(format!(".pgpalisade-check-{}", std::process::id()))
 }
 
 fn copy(file: &mut File) -> io::Result<Vec<u8>> {
