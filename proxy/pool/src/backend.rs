@@ -7,6 +7,9 @@ use crate::{Access, ClientId};
 /// Time in which a client finds in its last backend what it has left there.
 const COMES_BACK_WITHIN: Duration = Duration::from_secs(1);
 
+/// Far longer than a login takes.
+const OPENS_WITHIN: Duration = Duration::from_secs(5);
+
 pub(crate) struct Backend<L, T> {
     pub(crate) login: L,
     pub(crate) access: Access<T>,
@@ -16,7 +19,11 @@ pub(crate) struct Backend<L, T> {
 }
 
 pub(crate) enum State<T> {
-    Opening,
+    Opening {
+        since: Duration,
+    },
+    /// It still opens, and nobody counts on it.
+    Late,
     Idle {
         since: Duration,
         /// Last client, if it may have left something.
@@ -81,9 +88,21 @@ impl<L, T> Backend<L, T> {
         }
     }
 
+    pub(crate) const fn is_opening(&self) -> bool {
+        matches!(self.state, State::Opening { .. } | State::Late)
+    }
+
+    /// Whether it has been opening for so long that it is counted on no more.
+    pub(crate) fn is_late(&self, now: Duration) -> bool {
+        matches!(self.state, State::Opening { since } if now.saturating_sub(since) >= OPENS_WITHIN)
+    }
+
     /// Whether it opens for a login that PostgreSQL is to decide on.
     pub(crate) const fn is_undecided(&self) -> bool {
-        matches!((&self.access, &self.state), (Access::New, State::Opening))
+        matches!(
+            (&self.access, &self.state),
+            (Access::New, State::Opening { .. })
+        )
     }
 
     pub(crate) const fn closing_since(&self) -> Option<Duration> {

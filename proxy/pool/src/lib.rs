@@ -246,7 +246,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         let Some(backend) = self.backends.get_mut(&id) else {
             return;
         };
-        if !matches!(backend.state, State::Opening) {
+        if !backend.is_opening() {
             return;
         }
         let part = u32::try_from(seed % 1024).unwrap_or_default();
@@ -308,10 +308,11 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         self.closing -= usize::from(backend.closing_since().is_some());
         self.idle -= usize::from(backend.idle_since().is_some());
         self.undecided -= usize::from(backend.is_undecided());
+        let is_opening = backend.is_opening();
         let login = self.logins.entry(backend.login).or_default();
         login.places -= 1;
         login.leave(id, &backend.access, &backend.state);
-        if matches!(backend.state, State::Opening) {
+        if is_opening {
             login.failed(now);
             for waiter in login.concerned(&backend.access) {
                 self.waiting -= 1;

@@ -70,21 +70,21 @@ impl<T: Clone + Ord> Login<T> {
 
     pub(crate) fn enter(&mut self, id: BackendId, access: &Access<T>, state: &State<T>) {
         match state {
-            State::Opening => self.line(access).opening += 1,
+            State::Opening { .. } => self.line(access).opening += 1,
             State::Idle { .. } => self.line(access).idle.push(id),
             State::Lent(lend) => self.line(&lend.wanted).lent += 1,
             State::Resetting => self.line(access).resetting += 1,
-            State::Closing { .. } => {}
+            State::Late | State::Closing { .. } => {}
         }
     }
 
     pub(crate) fn leave(&mut self, id: BackendId, access: &Access<T>, state: &State<T>) {
         match state {
-            State::Opening => self.line(access).opening -= 1,
+            State::Opening { .. } => self.line(access).opening -= 1,
             State::Idle { .. } => self.line(access).idle.retain(|other| *other != id),
             State::Lent(lend) => self.line(&lend.wanted).lent -= 1,
             State::Resetting => self.line(access).resetting -= 1,
-            State::Closing { .. } => {}
+            State::Late | State::Closing { .. } => {}
         }
     }
 

@@ -41,7 +41,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
                         self.lend(id, waiter.client, access);
                     }
                 }
-                Step::Open if self.budget.take() => self.open(login, &access),
+                Step::Open if self.budget.take() => self.open(now, login, &access),
                 Step::Open => places = Places::None,
                 Step::MakeRoom(id) => self.close(now, id),
             }
@@ -198,17 +198,18 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
     }
 
     /// Opens a backend. Its place is taken.
-    fn open(&mut self, login: L, wanted: &Access<T>) {
+    fn open(&mut self, now: Duration, login: L, wanted: &Access<T>) {
         let backend = BackendId(self.number());
         let access = wanted.born();
         let of = self.logins.entry(login.clone()).or_default();
         of.places += 1;
-        of.enter(backend, &access, &State::Opening);
+        let state = State::Opening { since: now };
+        of.enter(backend, &access, &state);
         self.undecided += usize::from(access == Access::New);
         let opening = Backend {
             login: login.clone(),
             access,
-            state: State::Opening,
+            state,
             expires_at: Duration::MAX,
         };
         self.backends.insert(backend, opening);

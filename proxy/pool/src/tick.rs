@@ -9,6 +9,7 @@ use crate::{Access, BackendId, Budget, Debt, Order, Pool, Refusal};
 impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
     /// Time has passed: to be called ten times a second.
     pub fn tick(&mut self, now: Duration) {
+        self.give_up_on_late(now);
         self.serve(now);
         self.end_waits(now);
         self.make_way(now);
@@ -16,6 +17,13 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         self.close_idle(now);
         self.reset_idle(now);
         self.logins.retain(|_, login| !login.is_forgotten(now));
+    }
+
+    /// An opening that takes long may never end. It keeps its place, and others open beside it.
+    fn give_up_on_late(&mut self, now: Duration) {
+        for id in self.all(|backend| backend.is_late(now)) {
+            self.enter(id, State::Late);
+        }
     }
 
     fn end_waits(&mut self, now: Duration) {

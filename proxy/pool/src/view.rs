@@ -86,7 +86,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
 impl<L, T> Backend<L, T> {
     fn view(&self, id: BackendId) -> BackendView<'_, L, T> {
         let (activity, client) = match &self.state {
-            State::Opening => (Activity::Opening, None),
+            State::Opening { .. } | State::Late => (Activity::Opening, None),
             State::Idle { .. } => (Activity::Idle, None),
             State::Lent(lend) => (Activity::Active, Some(lend.client)),
             State::Resetting => (Activity::Resetting, None),

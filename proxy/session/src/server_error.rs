@@ -88,7 +88,8 @@ impl Session {
         }
         // By a limit of time, or a cancel request; or the BEGIN that was held back cannot be had. The connection is
         // lost, and the client told of this error.
-        if (is_cancelled || self.client.block != Block::None) && self.outlives_server() {
+        let is_begin = matches!(self.client.block, Block::Entering(_));
+        if (is_cancelled || is_begin) && self.outlives_server() {
             return self.end_by_server(body.into()).into();
         }
         let message = backend::error_field(body, b'M').unwrap_or_default();

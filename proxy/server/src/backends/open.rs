@@ -1,7 +1,7 @@
 //! Opens a server connection for a user, without a client.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use pgpalisade_session::ServerHalf;
@@ -19,9 +19,6 @@ use crate::transport::Socket;
 use crate::upstream::{ServerSide, Upstream};
 use crate::worker::Worker;
 
-/// Time for a login, which takes some milliseconds. Clients wait for this connection, and no other is opened meanwhile.
-const LOGIN_WITHIN: Duration = Duration::from_secs(10);
-
 /// Opens a connection for a login within the time of a login.
 ///
 /// # Errors
@@ -33,10 +30,6 @@ pub(super) async fn open(worker: &Worker, login: &SharedLogin) -> Result<Box<Bac
         let mut server = connect(worker).await?;
         let hashing = shared.pending_logins.hashing();
         let logging_in = log_in(&mut server.socket, login, hashing);
-        let logging_in = async {
-            let logged_in = shared.timers.timeout(LOGIN_WITHIN, logging_in).await;
-            logged_in.unwrap_or(Err(OpenError::Unanswered))
-        };
         let logged_in = UpstreamConnection::while_primary(server.tenure.as_ref(), logging_in);
         let LoggedIn {
             key,

@@ -6,6 +6,7 @@ use bytes::BytesMut;
 use pgpalisade_policies::VerdictCache;
 
 use super::super::action::{Action, Disposition, Prerequisite};
+use super::super::endings::Ending;
 use super::super::lost_server::Step;
 use super::super::unserved::Needs;
 use super::super::{Activity, ClientHalf, Met, Session};
@@ -240,6 +241,23 @@ fn one_that_postgresql_refuses_fails_the_transaction_with_its_error() {
         assert!(error.contains(&format!("C{sqlstate}\0")), "{error}");
         assert_eq!(client.activity(), Activity::InFailedTransaction);
     }
+}
+
+/// An error of the guard before it ends the client, as without a BEGIN. The next connection would fail as well.
+#[test]
+fn one_before_which_the_guard_fails_ends_its_client() {
+    let mut subject = begun(Holds::None);
+    let step = subject.session.resume(&verdicts());
+    let Step::Decided(Action::Need(Prerequisite::Access(change))) = step else {
+        panic!("{step:?}");
+    };
+    subject.session.begin_set_access(change);
+    subject.take_output();
+    let ended = subject.reply(b'E', &error_body("ERROR", "42501", "no"));
+    let Disposition::End(ending) = ended else {
+        panic!("{ended:?}");
+    };
+    assert!(matches!(*ending, Ending::OwnStatement(_)), "{ending:?}");
 }
 
 /// While its token is declared, the client's next message gets an error. What follows must not run without that.
