@@ -67,10 +67,14 @@ pub(crate) fn takeover_options(config: &Config, declared_by: String) -> Takeover
     }
 }
 
-/// Checks that an embedded store could be opened, except that it may be in use.
+/// Checks that an embedded store could be opened and written, except that it may be in use.
 pub(crate) fn look(directory: &Path) -> Result<(), OpenError> {
     embedded::try_open(directory)?;
-    embedded::read(directory).map(drop)
+    let found = embedded::read(directory)?;
+    match found {
+        embedded::Found::Nothing => Ok(()),
+        embedded::Found::InUse | embedded::Found::Contents(_) => embedded::has_room(directory),
+    }
 }
 
 /// Retries, because another process may have it open for a moment to read it, or to end.

@@ -159,7 +159,7 @@ impl SessionPolicy {
         };
         let declarers = &self.policy().declarers;
         if !declarers.holders.is_empty() && words != "nothing" {
-            words.push_str(", but of the scopes with holders only its own");
+            words.push_str(", but of scopes with holders only those that name it");
         }
         if terms.declare_for.value == DeclareFor::Transaction && words != "nothing" {
             words.push_str(", each for one transaction only");

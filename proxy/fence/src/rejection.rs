@@ -175,8 +175,8 @@ impl Rejection {
             RejectionKind::TakeoverIncomplete,
             "the takeover is not complete: sessions with lower tokens could not be confirmed gone",
             sentence(why),
-            "Declare the same token again (after next or lease: the number in DETAIL). If it keeps failing, end what \
-                DETAIL names, and see the proxy's log.",
+            "Declare the same token again; if next or lease has taken it, that is the number in DETAIL. If it keeps \
+                failing, remove the cause that DETAIL names; the proxy's log has more.",
         );
         rejection.about_any(scope)
     }
@@ -188,7 +188,8 @@ impl Rejection {
             RejectionKind::TakeoverIncomplete,
             "the takeover is not complete: the mark could not be copied into the cluster",
             sentence(why),
-            "Declare the same token again (after next or lease: the number in DETAIL). If it keeps failing, look at \
+            "Declare the same token again; if next or lease has taken it, that is the number in DETAIL. If it keeps \
+                failing, look at \
                 the table pgpalisade.mark in the control connection's database: it may be locked, or the disk may be \
                 full.",
         );

@@ -25,7 +25,7 @@ mod status;
 mod text;
 
 use std::error::Error;
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -150,13 +150,21 @@ fn leaders_scope(name: &str) -> Result<Scope, String> {
     Ok(scope)
 }
 
-/// An error of a file that the configuration names.
+/// An error of a file that the configuration names. One that cannot be read may be there later.
 fn wrong_file(error: impl Into<Box<dyn Error>>) -> Failure {
-    Failure::Usage(format!("pgpalisade: {}", chain(error.into().as_ref())))
+    let error = error.into();
+    if is_unread(error.as_ref()) {
+        return Failure::Failed(error);
+    }
+    Failure::Usage(format!("pgpalisade: {}", chain(error.as_ref())))
 }
 
 fn failed(error: impl Into<Box<dyn Error>>) -> Failure {
     Failure::Failed(error.into())
+}
+
+fn is_unread(error: &(dyn Error + 'static)) -> bool {
+    error.is::<io::Error>() || error.source().is_some_and(is_unread)
 }
 
 fn tell(message: &str) {

@@ -106,7 +106,6 @@ fn equipment(config: &Config, predecessor: Option<&mut Predecessor>) -> Result<E
         {
             None
         }
-        Err(HttpError::Token(error)) => return Err(wrong_file(error)),
         http => http.map_err(failed)?,
     };
     Ok(Equipment {

@@ -33,26 +33,24 @@ pub(crate) struct RawValue {
 ///
 /// # Errors
 ///
-/// The syntax errors. Others could follow from them.
+/// A syntax error alone: others may follow from it.
 pub(crate) fn parse(
     path: &Path,
     text: &str,
-) -> Result<(Vec<RawValue>, Vec<ConfigError>), Vec<ConfigError>> {
+) -> Result<(Vec<RawValue>, Vec<ConfigError>), ConfigError> {
     let mut reader = ConfigReader {
         path,
         text,
         values: Vec::new(),
         errors: Vec::new(),
     };
-    let (table, syntax_errors) = DeTable::parse_recoverable(text);
-    for error in syntax_errors {
-        let at = error.span().unwrap_or_default();
-        reader.error(&at, error.message());
+    match DeTable::parse(text) {
+        Ok(table) => reader.table("", table.get_ref()),
+        Err(error) => {
+            let source = reader.source(&error.span().unwrap_or_default());
+            return Err(ConfigError::new(&source, error.message()));
+        }
     }
-    if !reader.errors.is_empty() {
-        return Err(reader.errors);
-    }
-    reader.table("", table.get_ref());
     // The table is sorted by name; errors come in the file's order.
     reader
         .errors

@@ -105,10 +105,9 @@ impl RawConfig {
             Ok((text, metadata)) => {
                 let (values, errors) = match file::parse(path, &text) {
                     Ok(read) => read,
-                    Err(errors) => {
+                    Err(error) => {
                         self.file_unread = true;
-                        self.errors.extend(errors);
-                        return;
+                        return self.errors.push(error);
                     }
                 };
                 if is_open_to_all(&metadata) {

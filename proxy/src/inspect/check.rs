@@ -10,12 +10,13 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 
 use clap::ValueEnum;
+use pgpalisade_authority::{Cluster, Mark, Scope};
 use pgpalisade_policies::Policy;
 use pgpalisade_server::pooling::Pool;
 use pgpalisade_takeover::{ControlError, StartError, WitnessMode, cluster_lock, prepare, witness};
 
 use super::cluster::{self, Witness};
-use super::finding::{Check, CheckResult, Finding};
+use super::finding::{Check, CheckOutcome, CheckResult, Finding};
 use super::hosts::{self, Chosen, Survey, Unseen};
 use super::step_within;
 use super::store::{self, StoreSnapshot, StoreState};
@@ -70,12 +71,14 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     }
     let protected = control.as_ref().map(|c| c.server.system_identifier);
     let location = &config.takeover.authority;
-    let store = store::look(location, protected, within).await;
-    let store = store::try_open(location, store, within).await;
-    let forgotten = match &control {
-        Some(control) => forgotten(config, control, &store).await,
+    // Before the store, which is raised first: so it cannot seem to have forgotten a mark.
+    let seen = match &control {
+        Some(control) => Some(seen(config, control).await),
         None => None,
     };
+    let store = store::look(location, protected, within).await;
+    let store = store::try_open(location, store, within).await;
+    let forgotten = seen.and_then(|seen| forgotten(&seen, &store));
     report.add(Check::Authority, forgotten.unwrap_or(store.verdict));
     let elected = policy.map_or(&[][..], |loaded| loaded.policy.elected());
     let elections = elections::check(location, elected, within).await;
@@ -168,31 +171,43 @@ fn introduce(chosen: &Result<Chosen, Unseen>) -> CheckResult {
     ))
 }
 
-/// Why a proxy would not start with these marks: they are of another cluster, or lower than their copy.
-async fn forgotten(
-    config: &Config,
-    control: &Chosen,
-    store: &StoreSnapshot,
-) -> Option<CheckResult> {
+/// What the server says of the cluster on record, and of the marks. What cannot be read is reported elsewhere.
+struct Seen {
+    cluster: Option<Cluster>,
+    marks: HashMap<Scope, Mark>,
+}
+
+async fn seen(config: &Config, control: &Chosen) -> Seen {
+    let cluster = control.connection.look(prepare::cluster).await;
+    let witness = match config.takeover.witness {
+        WitnessMode::Auto => control.connection.look(cluster::witness).await.ok(),
+        WitnessMode::Off => None,
+    };
+    Seen {
+        cluster: cluster.ok(),
+        marks: match witness {
+            Some(Witness::Kept(marks)) => marks,
+            _ => HashMap::new(),
+        },
+    }
+}
+
+/// Why a proxy would not start with a store that is sound in itself.
+fn forgotten(seen: &Seen, store: &StoreSnapshot) -> Option<CheckResult> {
     let (recorded, marks) = match (&store.state, &store.contents) {
+        _ if store.verdict.outcome == CheckOutcome::Fail => return None,
         (_, Some(contents)) => (contents.cluster, contents.marks.iter().cloned().collect()),
         (StoreState::Missing, None) => (None, HashMap::new()),
         (_, None) => return None,
     };
-    // What cannot be read here was reported before.
-    let ours = control.connection.look(prepare::cluster).await.ok()?;
-    let error = match recorded.filter(|recorded| !ours.follows(recorded)) {
-        Some(recorded) => StartError::WrongCluster { ours, recorded },
-        None if config.takeover.witness == WitnessMode::Off => return None,
-        None => match control.connection.look(cluster::witness).await {
-            Ok(Witness::Kept(witnessed)) => witness::check_marks(&witnessed, &marks).err()?,
-            _ => return None,
-        },
+    let error = match (seen.cluster, recorded) {
+        (Some(ours), Some(recorded)) if !ours.follows(&recorded) => {
+            StartError::WrongCluster { ours, recorded }
+        }
+        _ => witness::check_marks(&seen.marks, &marks).err()?,
     };
-    Some(CheckResult::fail(
-        error.to_string(),
-        "until then no proxy starts",
-    ))
+    let advice = "a proxy does not start before that is done";
+    Some(CheckResult::fail(error.to_string(), advice))
 }
 
 async fn witness(config: &Config, control: &Chosen) -> CheckResult {

@@ -77,7 +77,16 @@ pub(super) async fn try_open(
         return store;
     }
     let dir = dir.clone();
-    let trying = tokio::task::spawn_blocking(move || embedded::try_open(&dir));
+    // A running proxy needs its disk for itself.
+    let is_idle = store.state == StoreState::Read;
+    let trying = tokio::task::spawn_blocking(move || {
+        embedded::try_open(&dir)?;
+        if is_idle {
+            embedded::has_room(&dir)
+        } else {
+            Ok(())
+        }
+    });
     let verdict = match timeout(within, trying).await {
         Ok(Ok(Ok(()))) => return store,
         Ok(Ok(Err(error))) => CheckResult::fail(error.to_string(), RUN_AS_PROXY),

@@ -50,10 +50,19 @@ pub(super) struct Drain {
     told_at: Duration,
     /// Looks since the last attempt began.
     looks: usize,
-    is_examined: bool,
+    examination: Examination,
     /// Transactions that were open in the old sessions.
     open: u64,
     work: TakeoverWork,
+}
+
+/// Whether it is found out what the sessions that are left do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Examination {
+    Due,
+    Done,
+    /// Only for their names: the takeover has failed.
+    Last,
 }
 
 impl Drain {
@@ -68,7 +77,7 @@ impl Drain {
             holdouts: Vec::new(),
             told_at: Duration::ZERO,
             looks: 0,
-            is_examined: false,
+            examination: Examination::Due,
             open: 0,
             work: TakeoverWork::default(),
         }
@@ -82,16 +91,16 @@ impl Drain {
                 self.work.transactions += open.saturating_sub(self.open);
                 self.open = self.open.max(open);
                 self.told_at = now;
-                self.is_examined = false;
+                self.examination = Examination::Due;
                 self.look()
             }
             Event::Alive(alive, cluster) => self.on_alive(now, alive, cluster),
             Event::Holdouts(holdouts) => {
                 self.holdouts = holdouts;
-                if now >= self.within {
-                    return Step::End(Err(self.incomplete()));
+                match self.examination {
+                    Examination::Last => Step::End(Err(self.incomplete())),
+                    Examination::Due | Examination::Done => self.look_again(now),
                 }
-                self.look_again(now)
             }
             Event::Drained(Drained::Left(more)) => {
                 self.start_over(more);
@@ -115,8 +124,8 @@ impl Drain {
             return self.tell_authority();
         }
         self.why = "told to end, but still there".to_owned();
-        if !self.is_examined && now >= self.told_at + LOOK_CLOSER {
-            self.is_examined = true;
+        if self.examination == Examination::Due && now >= self.told_at + LOOK_CLOSER {
+            self.examination = Examination::Done;
             return Step::ask(Request::Holdouts(self.left.clone()));
         }
         self.look_again(now)
@@ -149,6 +158,9 @@ impl Drain {
     }
 
     fn on_error(&mut self, now: Duration, error: &ControlError) -> Step {
+        if self.examination == Examination::Last {
+            return Step::End(Err(self.incomplete()));
+        }
         // A query that the deadline cut short says nothing about what stood in the way until then.
         let is_cut = matches!(error, ControlError::Timeout) && now >= self.within;
         if !is_cut || self.holdouts().next().is_none() {
@@ -156,8 +168,7 @@ impl Drain {
         }
         if error.is_not_permitted() {
             self.why += " (only a superuser control role can end an old session of a superuser)";
-            // Nothing but their names is asked for.
-            self.within = now;
+            self.examination = Examination::Last;
             return Step::ask(Request::Holdouts(self.left.clone()));
         }
         if matches!(error, ControlError::Moved { .. }) || now + RETRY >= self.within {
@@ -437,13 +448,23 @@ mod tests {
             code: Some(SqlState::INSUFFICIENT_PRIVILEGE),
             may_pass: false,
         };
-        let step = told(drain.handle(Duration::ZERO, failed(ControlError::Server(error))));
-        assert_eq!(step, "examine 7 8");
-        let step = told(drain.handle(Duration::from_millis(1), holdouts(&[8])));
-        assert!(
-            step.ends_with("of a superuser): server process 8 (user u, active since noon)"),
-            "{step}"
-        );
+        let denied = || failed(ControlError::Server(error.clone()));
+        for (answer, ends) in [
+            (
+                holdouts(&[8]),
+                "of a superuser): server process 8 (user u, active since noon)",
+            ),
+            // It may not look, either.
+            (
+                denied(),
+                "must be a member (only a superuser control role can end an old session of a superuser)",
+            ),
+        ] {
+            let mut drain = run(&[7, 8], vec![(0, Event::Begin, "end 7 8")]);
+            assert_eq!(told(drain.handle(Duration::ZERO, denied())), "examine 7 8");
+            let step = told(drain.handle(Duration::ZERO, answer));
+            assert!(step.ends_with(ends), "{step}");
+        }
     }
 
     #[test]

@@ -157,7 +157,7 @@ impl Holdout {
     }
 }
 
-/// Details of the first sessions that do not end.
+/// Details of the first sessions that do not end, those of superusers before others.
 pub(super) async fn holdouts(
     control: &Control,
     backends: &[Backend],
@@ -171,7 +171,9 @@ pub(super) async fn holdouts(
          coalesce(a.wait_event_type || ':' || a.wait_event, 'nothing'), \
          pg_catalog.textsend(coalesce(a.query, '')) \
          FROM {OLD} JOIN {SESSIONS} a ON a.pid = o.pid \
-         WHERE {STARTED_US} = o.started ORDER BY a.backend_start LIMIT {HOLDOUTS_NAMED}"
+         WHERE {STARTED_US} = o.started \
+         ORDER BY (SELECT r.rolsuper FROM pg_catalog.pg_roles r WHERE r.oid = a.usesysid) IS NOT TRUE, \
+         a.backend_start LIMIT {HOLDOUTS_NAMED}"
     );
     let old = arrays(backends);
     let rows = control.query(&sql, &params(&old), deadline).await?;

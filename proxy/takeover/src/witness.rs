@@ -145,7 +145,8 @@ impl Witness {
     ) -> Result<(), DeclareError> {
         let recorded = self.record(scope, mark, deadline).await;
         if recorded.is_err() {
-            self.owed.insert(scope.clone(), mark.rank());
+            let mut owed = self.owed.entry(scope.clone()).or_insert(mark.rank());
+            *owed = (*owed).max(mark.rank());
         }
         recorded
     }
@@ -181,8 +182,11 @@ impl Witness {
         };
         strange(&self.control.query(&OWN.question(), &[], deadline).await?)?;
         if refused.is_missing() {
-            // Was dropped. The next control connection creates it.
-            self.control.renew();
+            // It was dropped. The next control connection creates it, if this is not that one already.
+            let row = self.control.query(IS_THERE, &[], deadline).await?;
+            if !row.first().map_or(Ok(false), |row| answer(row, 0))? {
+                self.control.renew();
+            }
         }
         Err(refused)
     }

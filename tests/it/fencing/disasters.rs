@@ -331,6 +331,29 @@ fn a_control_role_without_the_right_to_keep_a_witness() {
     assert_output(&refused, 1, &["the session of a superuser", "run it again"]);
 }
 
+/// Nor is it admitted when it is declared again: an authority that is restored would not be found out.
+#[test]
+fn a_mark_that_cannot_be_copied_admits_nobody() {
+    let stage = Stage::with_flags(SETUP, &[("--takeover-timeout", "1s")]);
+    stage.leader("33");
+    let mut next = stage.plain();
+    next.ok("SELECT 1");
+    let mut admin = stage.postgres.admin();
+    admin.ok("BEGIN; LOCK TABLE pgpalisade.mark IN SHARE MODE");
+    for _ in 0..2 {
+        assert_error(&next.query("SET fencing.token = 34"), "PF006");
+        assert_error(&next.query("INSERT INTO jobs VALUES (1)"), "PF002");
+    }
+    admin.ok("COMMIT");
+    wait_until("the copy", || {
+        next.query("SET fencing.token = 34")
+            .iter()
+            .all(|m| m.tag != b'E')
+    });
+    let kept = "SELECT token FROM pgpalisade.mark WHERE scope = 'default'";
+    assert_eq!(stage.postgres.value(kept), "34");
+}
+
 /// As a superuser may, at any time.
 #[test]
 fn a_dropped_witness_is_made_again() {

@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-pub use read::{Found, read, try_open};
+pub use read::{Found, has_room, read, try_open};
 
 use crate::leases::Leases;
 use crate::rule::Records as _;

@@ -2,7 +2,7 @@
 //! repair after an unclean end changes only the copy.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use redb::backends::InMemoryBackend;
@@ -62,8 +62,8 @@ pub fn read(dir: &Path) -> Result<Found, OpenError> {
     caught(|| look(dir, &path, &bytes)).unwrap_or_else(|why| Err(damaged(&path, why)))
 }
 
-/// Checks that this process may open or create the store in `dir`, as [`super::Embedded::open`] would, and that the disk
-/// has room for a step. It creates a file, or a directory for a missing store, and removes it.
+/// Checks that this process may open or create the store in `dir`, as [`super::Embedded::open`] would. For a missing
+/// one it creates a directory, and removes it.
 ///
 /// # Errors
 ///
@@ -73,11 +73,7 @@ pub fn try_open(dir: &Path) -> Result<(), OpenError> {
     if path.try_exists().map_err(io_error(&path))? {
         check_mode(dir, &fs::metadata(dir).map_err(io_error(dir))?)?;
         let opened = OpenOptions::new().read(true).write(true).open(&path);
-        opened.map_err(io_error(&path))?;
-        let scratch = scratch(dir);
-        let written = fs::write(&scratch, [0; STEP_MAX]);
-        let _missing = fs::remove_file(&scratch);
-        return written.map_err(io_error(&scratch));
+        return opened.map(drop).map_err(io_error(&path));
     }
     let there = dir.ancestors().find(|ancestor| ancestor.exists());
     let there = there.unwrap_or(dir);
@@ -94,6 +90,25 @@ pub fn try_open(dir: &Path) -> Result<(), OpenError> {
         }
     })?;
     fs::remove_dir(&scratch).map_err(io_error(&scratch))
+}
+
+/// Checks that the disk has room for a step of a store: writes a file, and removes it.
+///
+/// # Errors
+///
+/// The file cannot be written.
+pub fn has_room(dir: &Path) -> Result<(), OpenError> {
+    let scratch = scratch(dir);
+    let file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(&scratch);
+    let mut file = file.map_err(io_error(&scratch))?;
+    let written = file
+        .write_all(&[0; STEP_MAX])
+        .and_then(|()| file.sync_all());
+    let _missing = fs::remove_file(&scratch);
+    written.map_err(io_error(&scratch))
 }
 
 fn scratch(dir: &Path) -> PathBuf {

@@ -275,9 +275,12 @@ async fn a_step_that_hangs_does_not_hold_up_the_end() {
     });
     let moment = Duration::from_millis(100);
     assert!(tokio::time::timeout(moment, hanging).await.is_err());
-    let ending = std::thread::spawn(move || drop(store));
-    std::thread::sleep(END_WITHIN + Duration::from_secs(3));
-    assert!(ending.is_finished());
+    let (ends, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(store);
+        ends.send(())
+    });
+    ended.recv_timeout(END_WITHIN * 3).unwrap();
     drop(go);
 }
 
