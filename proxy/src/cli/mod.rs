@@ -170,7 +170,7 @@ fn is_unread(error: &(dyn Error + 'static)) -> bool {
 fn tell(message: &str) {
     let message = without_error_numbers(message);
     let message = unsteered(&message, |line| plain(line).into());
-    let _ = writeln!(std::io::stderr(), "{message}");
+    let _ = writeln!(io::stderr(), "{message}");
 }
 
 /// The error and its causes in one line, each quoted once.
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn causes_are_said_once() {
-        let inner = std::io::Error::other("disk full");
+        let inner = io::Error::other("disk full");
         let error = pgpalisade_rejection_log::RejectionLogError::Open {
             path: "/r".into(),
             source: inner,
