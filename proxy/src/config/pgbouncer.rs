@@ -153,17 +153,13 @@ impl Translation<'_> {
             let address = format!("postgres:///?host={}&port={port}", escaped(&host));
             return self.set(Key::Upstream, address);
         }
-        let port = match port.contains(',') {
-            true => String::new(),
-            false => format!(":{port}"),
+        let is_one = !port.contains(',');
+        let port = is_one.then(|| format!(":{port}")).unwrap_or_default();
+        let written = |host: &str| match host.parse::<std::net::Ipv6Addr>() {
+            Ok(host) => format!("[{host}]{port}"),
+            Err(_) => format!("{host}{port}"),
         };
-        let hosts = host
-            .split(',')
-            .map(|host| match host.parse::<std::net::Ipv6Addr>() {
-                Ok(host) => format!("[{host}]{port}"),
-                Err(_) => format!("{host}{port}"),
-            });
-        let hosts: Vec<String> = hosts.collect();
+        let hosts: Vec<String> = host.split(',').map(written).collect();
         let mode = self.word("server_tls_sslmode");
         let mode = match mode.as_deref() {
             None | Some("allow") => "prefer",
@@ -185,15 +181,14 @@ impl Translation<'_> {
 
     /// Host and port.
     fn server(&self, pairs: &Pairs) -> (String, String) {
-        let get = |key: &str| pairs.get(key).cloned();
-        let socket = || self.get("unix_socket_dir").unwrap_or("/tmp").to_owned();
-        let port = get("port").unwrap_or_else(|| "5432".into());
-        (get("host").unwrap_or_else(socket), port)
+        let get = |key: &str, default: &str| pairs.get(key).map_or(default, |text| text).to_owned();
+        let socket = self.get("unix_socket_dir").unwrap_or("/tmp");
+        (get("host", socket), get("port", "5432"))
     }
 
     fn first_server(&self) -> Option<(String, String)> {
-        let (_, pairs) = self.ini.databases.first()?;
-        Some(self.server(pairs))
+        let first = self.ini.databases.first();
+        first.map(|(_, pairs)| self.server(pairs))
     }
 
     fn database(&mut self, name: &str, pairs: &Pairs) {

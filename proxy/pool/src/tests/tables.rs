@@ -229,6 +229,26 @@ fn an_opening_goes_to_whoever_waits_by_then() {
         3 wants a ro => 3 gets b2");
 }
 
+/// One that may never end keeps its place. If it does end well, it serves like any other.
+#[test]
+fn beside_an_opening_that_takes_long_others_open() {
+    run("
+        1 wants a ro => open b1 a
+        after 4900
+        after 100 => open b2 a
+        opened b2 => 1 gets b2
+        2 wants a ro => open b3 a
+        opened b1 => 2 gets b1
+    ");
+    // Of a login that PostgreSQL is to decide on, one is tried at a time.
+    run("
+        1 wants a new => open b1 a
+        2 wants a new
+        after 5000 => open b2 a
+        ended b1 => 1 failed, 2 failed
+    ");
+}
+
 #[test]
 fn keys_do_not_mix() {
     run("1 has b1 a ro
