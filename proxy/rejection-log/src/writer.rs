@@ -243,7 +243,7 @@ impl LogWriter {
         if is_due(self.observed_told, OBSERVED_EVERY) {
             tracing::info!(
                 target: TARGET,
-                "there are rejections that were only observed; see \"pgpalisade report\""
+                "rejections that were only observed; see \"pgpalisade report\""
             );
             self.observed_told = Some(Instant::now());
         }

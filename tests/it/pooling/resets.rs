@@ -41,8 +41,9 @@ impl Pair {
         let mark = Batch::new()
             .close_statement("mark")
             .parse("mark", "SELECT 1");
-        let answer = self.one.run(&mark.then(batch));
-        assert_eq!(errors(&answer), [""; 0]);
+        for batch in [&mark.sync(), batch] {
+            assert_eq!(errors(&self.one.run(batch)), [""; 0]);
+        }
         // Only a reset removes it.
         let all = "SELECT count(*) FROM pg_prepared_statements WHERE name = 'mark'";
         self.other.rows(all) != [["1"]]
