@@ -148,7 +148,7 @@ impl Successor {
 impl Drop for Successor {
     fn drop(&mut self) {
         if !self.has_taken {
-            // The runtime waits for it: one that waits for a disk may take for ever.
+            // The runtime reaps it. A process that waits for a disk may take for ever to end.
             let _gone_already = self.process.start_kill();
         }
     }

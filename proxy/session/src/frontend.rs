@@ -101,7 +101,7 @@ impl Session {
                 request if request.ends_cycle() => {
                     if request != Request::Sync && self.client.pipeline == Pipeline::Open {
                         entry.may_be_skipped = true;
-                        // PostgreSQL 18 then fails the next statement of whoever has the connection (XX000).
+                        // PostgreSQL 18 then fails the next statement on this connection (XX000).
                         self.server.has_run_more_than_reads = true;
                         self.client.settles = true;
                     }

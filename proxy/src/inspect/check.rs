@@ -72,13 +72,13 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     let protected = control.as_ref().map(|c| c.server.system_identifier);
     let location = &config.takeover.authority;
     // Before the store, which is raised first: so it cannot seem to have forgotten a mark.
-    let seen = match &control {
-        Some(control) => Some(seen(config, control).await),
+    let witnessed = match &control {
+        Some(control) => Some(witnessed(config, control).await),
         None => None,
     };
     let store = store::look(location, protected, within).await;
     let store = store::try_open(location, store, within).await;
-    let forgotten = seen.and_then(|seen| forgotten(&seen, &store));
+    let forgotten = witnessed.and_then(|witnessed| forgotten(&witnessed, &store));
     report.add(Check::Authority, forgotten.unwrap_or(store.verdict));
     let elected = policy.map_or(&[][..], |loaded| loaded.policy.elected());
     let elections = elections::check(location, elected, within).await;
@@ -172,18 +172,18 @@ fn introduce(chosen: &Result<Chosen, Unseen>) -> CheckResult {
 }
 
 /// What the server says of the cluster on record, and of the marks. What cannot be read is reported elsewhere.
-struct Seen {
+struct Witnessed {
     cluster: Option<Cluster>,
     marks: HashMap<Scope, Mark>,
 }
 
-async fn seen(config: &Config, control: &Chosen) -> Seen {
+async fn witnessed(config: &Config, control: &Chosen) -> Witnessed {
     let cluster = control.connection.look(prepare::cluster).await;
     let witness = match config.takeover.witness {
         WitnessMode::Auto => control.connection.look(cluster::witness).await.ok(),
         WitnessMode::Off => None,
     };
-    Seen {
+    Witnessed {
         cluster: cluster.ok(),
         marks: match witness {
             Some(Witness::Kept(marks)) => marks,
@@ -193,18 +193,18 @@ async fn seen(config: &Config, control: &Chosen) -> Seen {
 }
 
 /// Why a proxy would not start with a store that is sound in itself.
-fn forgotten(seen: &Seen, store: &StoreSnapshot) -> Option<CheckResult> {
+fn forgotten(witnessed: &Witnessed, store: &StoreSnapshot) -> Option<CheckResult> {
     let (recorded, marks) = match (&store.state, &store.contents) {
         _ if store.verdict.outcome == CheckOutcome::Fail => return None,
         (_, Some(contents)) => (contents.cluster, contents.marks.iter().cloned().collect()),
         (StoreState::Missing, None) => (None, HashMap::new()),
         (_, None) => return None,
     };
-    let error = match (seen.cluster, recorded) {
+    let error = match (witnessed.cluster, recorded) {
         (Some(ours), Some(recorded)) if !ours.follows(&recorded) => {
             StartError::WrongCluster { ours, recorded }
         }
-        _ => witness::check_marks(&seen.marks, &marks).err()?,
+        _ => witness::check_marks(&witnessed.marks, &marks).err()?,
     };
     let advice = "a proxy does not start before that is done";
     Some(CheckResult::fail(error.to_string(), advice))
