@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pgpalisade_test_servers::held_relay::{Direction, HeldRelay};
-use pgpalisade_test_servers::machine::{Signal, assert_says, pause, signal, wait_until};
+use pgpalisade_test_servers::machine::{PATIENCE, Signal, assert_says, pause, signal, wait_until};
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy};
 use pgpalisade_test_servers::stage::Stage;
@@ -322,16 +322,25 @@ fn a_connection_that_is_never_opened_is_given_up() {
     let mut delay = |seconds: u32| {
         admin.ok(&format!("ALTER SYSTEM SET pre_auth_delay = {seconds}"));
         admin.ok("SELECT pg_reload_conf()");
-        std::thread::sleep(MOMENT);
+        wait_until("the server to have read it", || {
+            let mut login = Wire::connect(&stage.postgres.tcp());
+            login.startup(PROTOCOL_3_0, &trusted(&[]));
+            is_answered(&mut login) == (seconds == 0)
+        });
     };
     delay(50);
     client.send(&Batch::new().query("SELECT 1"));
-    std::thread::sleep(MOMENT);
+    assert!(!is_answered(&mut client), "its connection opens at once");
     delay(0);
-    let begun = Instant::now();
     assert_eq!(errors(&client.until_ready()), [""; 0]);
-    // Else nothing has hung.
-    assert!(begun.elapsed() > Duration::from_secs(3));
+}
+
+/// Whether a message comes soon. It is dropped.
+fn is_answered(wire: &mut Wire) -> bool {
+    wire.set_patience(Duration::from_secs(1));
+    let answer = wire.try_read();
+    wire.set_patience(PATIENCE);
+    answer.is_ok()
 }
 
 /// The leader does not wait behind those that want its lease.
