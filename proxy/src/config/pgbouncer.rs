@@ -153,8 +153,8 @@ impl Translation<'_> {
             let address = format!("postgres:///?host={}&port={port}", escaped(&host));
             return self.set(Key::Upstream, address);
         }
-        let is_one = !port.contains(',');
-        let port = is_one.then(|| format!(":{port}")).unwrap_or_default();
+        let one = format!(":{port}");
+        let port = if port.contains(',') { "" } else { &one };
         let written = |host: &str| match host.parse::<std::net::Ipv6Addr>() {
             Ok(host) => format!("[{host}]{port}"),
             Err(_) => format!("{host}{port}"),
