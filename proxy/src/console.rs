@@ -234,7 +234,12 @@ impl Console {
             let message = format!("permission denied: {order} is for admins");
             return Err(ConsoleError::new("42501", message).hint("console_admins names them."));
         }
-        tracing::info!(user, order, "an operator gave a command");
+        let client = if let Command::Kill(id) = command {
+            Some(id)
+        } else {
+            None
+        };
+        tracing::info!(user, order, client, "an operator gave a command");
         match command {
             Command::Show(_) | Command::Set => Ok(()),
             Command::Reload => self.reload().await,
