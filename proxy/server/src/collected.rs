@@ -2,13 +2,13 @@
 //!
 //! A text is judged as a whole. Long texts need room from a budget; one without room counts as unreadable.
 
-use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
 
 use pgpalisade_wire::header::Header;
@@ -18,58 +18,30 @@ use crate::timers::Timers;
 /// Messages up to this size need no room from the budget.
 const FREE: usize = 16 * 1024;
 
-/// The bytes left, and the time limit of a message. Clones on one thread share them.
-#[derive(Debug, Clone)]
+/// The bytes left, as permits, and the time limit of a message.
+#[derive(Debug)]
 pub(crate) struct Budget {
-    left: Rc<Cell<usize>>,
+    left: Arc<Semaphore>,
     within: Duration,
 }
 
 impl Budget {
     /// Each message must arrive `within` this time.
     #[must_use]
-    pub(crate) fn new(bytes: usize, within: Duration) -> Self {
-        Self {
-            left: Rc::new(Cell::new(bytes)),
-            within,
-        }
+    pub(crate) fn new(bytes: u32, within: Duration) -> Self {
+        let left = Arc::new(Semaphore::new(bytes as usize));
+        Self { left, within }
     }
 
-    fn take(&self, bytes: usize) -> Option<Share> {
-        self.left.set(self.left.get().checked_sub(bytes)?);
-        Some(Share {
-            of: self.clone(),
-            bytes,
-        })
-    }
-}
-
-#[derive(Debug)]
-struct Share {
-    of: Budget,
-    bytes: usize,
-}
-
-impl Share {
-    /// Takes what is missing up to this size. Returns whether there was room.
-    fn grow(&mut self, bytes: usize) -> bool {
-        let more = bytes.saturating_sub(self.bytes);
-        let left = self.of.left.get().checked_sub(more);
-        left.map(|left| self.of.left.set(left)).is_some_and(|()| {
-            self.bytes += more;
-            true
-        })
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.of.left.set(self.of.left.get() + self.bytes);
+    fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let bytes = bytes.try_into().ok()?;
+        let left = Arc::clone(&self.left);
+        left.try_acquire_many_owned(bytes).ok()
     }
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Collecting(Option<(Share, Pin<Box<Sleep>>)>);
+pub(crate) struct Collecting(Option<(OwnedSemaphorePermit, Pin<Box<Sleep>>)>);
 
 impl Collecting {
     /// Whether the rest of a message may be waited for. It needs room for the bytes that are here.
@@ -82,7 +54,8 @@ impl Collecting {
     ) -> bool {
         let here = here.len();
         if let Some((share, _)) = &mut self.0 {
-            return share.grow(here);
+            let more = budget.take(here.saturating_sub(share.num_permits()));
+            return more.map(|more| share.merge(more)).is_some();
         }
         if message.body_len <= FREE {
             return true;
@@ -100,9 +73,9 @@ impl Collecting {
     }
 
     /// Restarts the time limit after its client was held up.
-    pub(crate) fn restart(&mut self) {
-        if let Some((share, late)) = &mut self.0 {
-            late.as_mut().reset(Instant::now() + share.of.within);
+    pub(crate) fn restart(&mut self, budget: &Budget) {
+        if let Some((_, late)) = &mut self.0 {
+            late.as_mut().reset(Instant::now() + budget.within);
         }
     }
 
@@ -148,12 +121,12 @@ mod tests {
         tokio::time::sleep(within).await;
         assert!(one.is_late(&mut context));
         assert!(!small.is_late(&mut context));
-        one.restart();
+        one.restart(&budget);
         assert!(!one.is_late(&mut context));
         one.done();
         assert!(wait(&mut two, LONG, 60 * 1024));
         assert!(!wait(&mut one, LONG, 60 * 1024));
         drop(two);
-        assert_eq!(budget.left.get(), 100 * 1024);
+        assert_eq!(budget.left.available_permits(), 100 * 1024);
     }
 }

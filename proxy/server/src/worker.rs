@@ -30,7 +30,7 @@ use crate::transport::{Batching, Scratch, SendBatch, StallLimit};
 
 const VERDICT_CACHE_BYTES: usize = 16 * 1024 * 1024;
 
-const COLLECTED_BYTES: usize = 32 * 1024 * 1024;
+const COLLECTED_BYTES: u32 = 32 * 1024 * 1024;
 
 /// Time from the first look at an incomplete text to its last byte.
 const COLLECTED_WITHIN: Duration = Duration::from_secs(30);

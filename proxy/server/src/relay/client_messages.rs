@@ -62,7 +62,9 @@ impl Relay {
         if self.client.socket.is_closed_by_peer() {
             return Err(End::ClientLeft);
         }
-        self.client.collecting.restart();
+        self.client
+            .collecting
+            .restart(&self.client.worker.collected);
         let _ = self.client.look_later(cx);
         Ok(Side::Drained)
     }
