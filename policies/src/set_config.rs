@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use pg_query::NodeEnum;
-use pg_query::protobuf::{AExprKind, FuncCall, Node, SelectStmt, SetOperation, TypeName};
+use pg_query::protobuf::{FuncCall, Node, SelectStmt, SetOperation, TypeName};
 
 use crate::control::{Control, Lifetime};
 use crate::settings::{Literal, Setting, literal, parse_bool, reserved};
@@ -51,12 +51,9 @@ pub(crate) fn assigned(select: &SelectStmt) -> Option<(Box<str>, Box<str>)> {
 
 /// Whether a SELECT has nothing but its targets.
 pub(crate) fn is_plain(select: &SelectStmt) -> bool {
-    select.from_clause.is_empty() && select.where_clause.is_none() && rest_is_plain(select)
-}
-
-/// Whether a SELECT has nothing but its targets, FROM and WHERE.
-fn rest_is_plain(select: &SelectStmt) -> bool {
-    select.distinct_clause.is_empty()
+    select.from_clause.is_empty()
+        && select.where_clause.is_none()
+        && select.distinct_clause.is_empty()
         && select.into_clause.is_none()
         && select.group_clause.is_empty()
         && select.having_clause.is_none()
@@ -70,52 +67,17 @@ fn rest_is_plain(select: &SelectStmt) -> bool {
         && select.op == SetOperation::SetopNone as i32
 }
 
-/// Setting that pg_dump sets by a computed name, so that older servers ignore it:
-/// `SELECT set_config(name, 'view, foreign-table', false) FROM pg_settings WHERE name = '...'`.
+/// Setting that pg_dump sets by a computed name, so that older servers ignore it.
 const BY_PG_DUMP: &str = "restrict_nonsystem_relation_kind";
 
-/// That setting, if this is pg_dump's statement. The name is a column, and WHERE leaves one value for it.
-pub(crate) fn is_of_pg_dump(select: &SelectStmt) -> Option<&'static str> {
-    let [target] = select.target_list.as_slice() else {
-        return None;
-    };
-    let [from] = select.from_clause.as_slice() else {
-        return None;
-    };
-    let [name, value, local] = call(target)?.args.as_slice() else {
-        return None;
-    };
-    let is_constant = literal(value).is_some() && literal(local).is_some();
-    let Some(NodeEnum::RangeVar(table)) = &from.node else {
-        return None;
-    };
-    let is_settings = table.relname == "pg_settings"
-        && (table.schemaname.is_empty() || table.schemaname == "pg_catalog");
-    let Some(NodeEnum::AExpr(compares)) = &select.where_clause.as_ref()?.node else {
-        return None;
-    };
-    let is_equal = compares.kind == AExprKind::AexprOp as i32
-        && matches!(compares.name.as_slice(), [only] if text_of(only) == Some("="));
-    let left = compares.lexpr.as_deref()?;
-    let right = compares.rexpr.as_deref().and_then(literal);
-    let is_known = matches!(right, Some(Literal::Text(text)) if text == BY_PG_DUMP);
-    let all = rest_is_plain(select)
-        && is_constant
-        && is_settings
-        && is_equal
-        && is_known
-        && is_name_column(name)
-        && is_name_column(left);
-    all.then_some(BY_PG_DUMP)
-}
-
-fn is_name_column(node: &Node) -> bool {
-    match &node.node {
-        Some(NodeEnum::ColumnRef(column)) => {
-            matches!(column.fields.as_slice(), [only] if text_of(only) == Some("name"))
-        }
-        _ => false,
-    }
+/// That setting, if these are the words of pg_dump.
+pub(crate) fn set_by_pg_dump(statement: &str) -> Option<&'static str> {
+    let value = statement
+        .trim_ascii()
+        .strip_prefix("SELECT set_config(name, '")?;
+    let value = value.strip_suffix("'")?.strip_suffix(BY_PG_DUMP)?;
+    let value = value.strip_suffix("', false) FROM pg_settings WHERE name = '")?;
+    (!value.contains(['\'', '\\'])).then_some(BY_PG_DUMP)
 }
 
 /// Whether a plain SELECT runs PostgreSQL's own set_config, and nothing of a user: without a schema, the path may lead

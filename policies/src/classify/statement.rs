@@ -24,6 +24,14 @@ pub(super) fn statement(raw: &RawStmt, text: &str) -> Result<Statement, UnknownS
     let kind = found.kind.unwrap_or_else(|| kinds::name(node));
     let mut controls = std::mem::take(&mut found.controls);
     controls.extend(found.mistake.take().map(Control::Mistake));
+    if found.why == Some(WriteReason::ComputedSetting)
+        && let Some(setting) = text
+            .get(place(raw, text))
+            .and_then(set_config::set_by_pg_dump)
+    {
+        found.why = None;
+        found.settings = vec![setting.into()];
+    }
     let why = found.why.clone();
     let computes = match found.computes {
         Computes::Anything if only_steers(node, kind, &controls) => Computes::Steers,
@@ -119,13 +127,7 @@ pub(super) fn look(node: &NodeEnum) -> Result<Found, UnknownShape> {
 
 fn look_select(select: &SelectStmt) -> Result<Found, UnknownShape> {
     let controls = set_config::of_select(select);
-    let mut found = examine_query(select)?;
-    if found.why == Some(WriteReason::ComputedSetting)
-        && let Some(setting) = set_config::is_of_pg_dump(select)
-    {
-        found.why = None;
-        found.settings = vec![setting.into()];
-    }
+    let found = examine_query(select)?;
     Ok(Found {
         // A call that declares a token is no mistake.
         mistake: found.mistake.filter(|_| controls.is_empty()),
