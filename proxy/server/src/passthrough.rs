@@ -15,7 +15,7 @@ use pgpalisade_fence::ReplicationPermit;
 
 use crate::client_table::ClientEntry;
 use crate::relay::{End, Established};
-use crate::transport::{Outbox, Socket, Stall};
+use crate::transport::{Socket, Stall};
 use crate::upstream::Upstream;
 use crate::worker::Worker;
 
@@ -33,7 +33,6 @@ enum ServerSide {
 pub(crate) struct Passthrough {
     worker: Rc<Worker>,
     client: Socket,
-    client_outbox: Outbox,
     server: Upstream,
     permit: ReplicationPermit,
     server_side: ServerSide,
@@ -59,7 +58,6 @@ impl Passthrough {
         let mut connection = Self {
             worker,
             client,
-            client_outbox: Outbox::default(),
             server: Upstream::new(server),
             permit,
             server_side: ServerSide::Open,
@@ -106,18 +104,16 @@ impl Passthrough {
     }
 
     fn poll_last(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
-        let waiting = self.client_outbox.waiting();
+        let waiting = self.client.waiting();
         self.poll_flush(cx)?;
         if let Poll::Ready(Err(error)) = self.server.poll_end(cx) {
             self.on_deaf_server(&error);
         }
         let has_read = self.poll_server(cx)?;
-        if matches!(self.server_side, ServerSide::Closed(_))
-            && self.client_outbox.is_done(&self.client)
-        {
+        if matches!(self.server_side, ServerSide::Closed(_)) && self.client.is_done() {
             return Poll::Ready(Err(End::ServerClosed));
         }
-        if has_read || self.client_outbox.waiting() < waiting {
+        if has_read || self.client.waiting() < waiting {
             Poll::Ready(Ok(()))
         } else {
             Poll::Pending
@@ -125,7 +121,7 @@ impl Passthrough {
     }
 
     fn begin(&mut self, from_client: &[u8], from_server: &[u8]) -> Result<(), End> {
-        let sent = self.client_outbox.send(&self.client, from_server);
+        let sent = self.client.send(from_server);
         sent.map_err(End::ClientSocket)?;
         self.forward(from_client);
         Ok(())
@@ -145,7 +141,7 @@ impl Passthrough {
             let read_client = self.poll_client(cx)?;
             if !(read_server || read_client) {
                 return match &mut self.server_side {
-                    ServerSide::Closed(error) if self.client_outbox.is_done(&self.client) => {
+                    ServerSide::Closed(error) if self.client.is_done() => {
                         Err(error.take().map_or(End::ServerClosed, End::ServerSocket))
                     }
                     _ => Ok(()),
@@ -163,13 +159,12 @@ impl Passthrough {
             self.on_deaf_server(&error);
         }
         let limit = &self.worker.write_stall_limit;
-        let (outbox, client) = (&mut self.client_outbox, &self.client);
-        Ok(self.stall.poll_flush(outbox, client, limit, cx)?)
+        Ok(self.stall.poll_flush(&mut self.client, limit, cx)?)
     }
 
     /// Returns whether it did something.
     fn poll_server(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
-        if !self.client_outbox.has_room() || matches!(self.server_side, ServerSide::Closed(_)) {
+        if !self.client.has_room() || matches!(self.server_side, ServerSide::Closed(_)) {
             return Ok(false);
         }
         let mut scratch = self.worker.scratch.borrow_mut();
@@ -179,7 +174,7 @@ impl Passthrough {
             Poll::Ready(Err(error)) => ServerSide::Closed(Some(error)),
             Poll::Ready(Ok(read)) => {
                 self.worker.tally.received_from_server(read);
-                let sent = self.client_outbox.send(&self.client, scratch.front(read));
+                let sent = self.client.send(scratch.front(read));
                 return sent.map(|()| true).map_err(End::ClientSocket);
             }
         };

@@ -29,7 +29,7 @@ impl Relay {
         // A full ledger gets room without help: the server sends replies whenever its buffer of 8 KiB is full, and
         // the ledger holds many times as many. A client must read what it is refused.
         let has_room = self.server.upstream.has_room() && self.session.has_room();
-        if !has_room || !self.client.outbox.has_room() {
+        if !has_room || !self.client.socket.has_room() {
             return Ok(Ok(Side::Unasked));
         }
         if self.client.worker.gate.is_shut() && self.session.is_idle() {

@@ -17,7 +17,7 @@ use crate::end_watch::EndWatch;
 use crate::pause;
 use crate::rejection_log::SessionLabel;
 use crate::takeover::Lease;
-use crate::transport::{Outbox, Socket, Stall};
+use crate::transport::{Socket, Stall};
 use crate::wire::WireError;
 use crate::wire::frontend::{self, FrontendTag};
 use crate::wire::header::{self, Header};
@@ -42,7 +42,6 @@ pub(crate) struct ClientSide {
     pub(super) leases: Vec<Lease>,
     pub(super) ends: EndWatch,
     pub(super) socket: Socket,
-    pub(super) outbox: Outbox,
     /// Runs while the client takes nothing of what waits for it.
     pub(super) stall: Stall,
     /// Bytes that are not decided yet.
@@ -75,7 +74,6 @@ impl ClientSide {
                 tokio::join!(drain.cancelled(), end.ordered());
             }),
             socket,
-            outbox: Outbox::default(),
             stall: Stall::default(),
             kept,
             discard: 0,
@@ -87,7 +85,7 @@ impl ClientSide {
     /// Whether nothing waits to be sent, and no stall timer runs.
     #[inline]
     pub(super) fn is_flushed(&self) -> bool {
-        !self.stall.is_running() && self.outbox.is_flushed(&self.socket)
+        !self.stall.is_running() && self.socket.is_flushed()
     }
 
     /// Whether a message is here that is to be decided: a whole one, or the beginning of a long one.
@@ -117,7 +115,7 @@ impl ClientSide {
     /// Waits until a message is here, while what waits for the client is sent.
     pub(super) fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
         self.poll_flush(cx)?;
-        if !self.outbox.has_room() {
+        if !self.socket.has_room() {
             return Poll::Pending;
         }
         loop {
@@ -189,7 +187,7 @@ impl ClientSide {
     /// Waits until everything was sent.
     pub(super) fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
         self.poll_flush(cx)?;
-        if self.outbox.is_done(&self.socket) {
+        if self.socket.is_done() {
             Poll::Ready(Ok(()))
         } else {
             Poll::Pending
@@ -198,13 +196,12 @@ impl ClientSide {
 
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
         let limit = &self.worker.write_stall_limit;
-        let (outbox, stall) = (&mut self.outbox, &mut self.stall);
-        Ok(stall.poll_flush(outbox, &self.socket, limit, cx)?)
+        Ok(self.stall.poll_flush(&mut self.socket, limit, cx)?)
     }
 
     /// Sends the proxy's own messages, after the relayed ones.
     pub(super) fn put_own(&mut self, messages: &[u8]) {
-        self.outbox.put(&self.socket, messages);
+        self.socket.put(messages);
     }
 
     /// Drops the message at the front, which was answered.

@@ -280,14 +280,14 @@ impl Relay {
 
     /// Ready when bytes have moved.
     fn poll_last(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
-        let waiting = self.client.outbox.waiting();
+        let waiting = self.client.socket.waiting();
         self.poll_flush(cx)?;
         if let Poll::Ready(Err(error)) = self.server.upstream.poll_end(cx) {
             tracing::debug!(%error, "writing to the server");
         }
         let has_read = self.poll_server(cx)? == Side::Read;
         self.check_end(cx)?;
-        if has_read || self.client.outbox.waiting() < waiting {
+        if has_read || self.client.socket.waiting() < waiting {
             Poll::Ready(Ok(()))
         } else {
             Poll::Pending

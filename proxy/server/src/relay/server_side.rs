@@ -17,7 +17,7 @@ const UNDERSTOOD_MAX: usize = 512 * 1024;
 impl Relay {
     #[inline]
     pub(super) fn poll_server(&mut self, cx: &mut Context<'_>) -> Result<Side, End> {
-        if !self.client.outbox.has_room() {
+        if !self.client.socket.has_room() {
             return Ok(Side::Unasked);
         }
         if self.server.upstream.is_awaited(cx) {
@@ -173,9 +173,6 @@ impl Relay {
         if ready.is_empty() {
             return Ok(());
         }
-        let outbox = &mut self.client.outbox;
-        outbox
-            .send(&self.client.socket, ready)
-            .map_err(End::ClientSocket)
+        self.client.socket.send(ready).map_err(End::ClientSocket)
     }
 }

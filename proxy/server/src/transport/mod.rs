@@ -10,7 +10,6 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use outbox::Outbox;
 pub use send_batch::Batching;
 pub(crate) use send_batch::{SendBatch, allowed_batching};
 pub(crate) use socket::{Lookout, Socket};

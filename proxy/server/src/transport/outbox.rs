@@ -1,12 +1,11 @@
-//! Bytes that a peer's socket has not accepted yet.
+//! Sending: bytes that a peer's socket has not accepted yet.
 
-use std::cell::RefCell;
 use std::io;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, BytesMut};
-use pgpalisade_tls::TlsState;
 
+use super::shared_stream::SendState;
 use super::{OUTBOX_HIGH_WATER, Socket};
 
 /// Bytes on their way to one peer, in order.
@@ -14,138 +13,125 @@ use super::{OUTBOX_HIGH_WATER, Socket};
 /// Few bytes go out with those of other connections ([`SendBatch`](super::SendBatch)), many at once. Only what the
 /// socket does not accept is kept, encrypted if the socket is.
 #[derive(Debug, Default)]
-pub(crate) struct Outbox {
+pub(super) struct Outbox {
     waiting: BytesMut,
     /// Whether they wait because the socket had no room. Then they are sent alone, to see whether they move; otherwise
     /// they may go out with those of other connections.
     has_no_room: bool,
 }
 
-impl Outbox {
+impl Socket {
     /// Sends `bytes` after all that waits, at the latest at the end of the worker's turn.
     ///
     /// # Errors
     ///
     /// Socket errors, of this or an earlier send.
     #[inline]
-    pub(crate) fn send(&mut self, socket: &Socket, bytes: &[u8]) -> io::Result<()> {
-        match socket.tls() {
-            None => self.send_raw(socket, bytes),
-            Some(tls) => self.send_encrypted(socket, tls, bytes),
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match &mut self.tls {
+            None => self.send_raw(bytes),
+            Some(tls) => {
+                let mut encrypted = BytesMut::new();
+                tls.encrypt(bytes, &mut encrypted)?;
+                self.send_raw(&encrypted)
+            }
         }
-    }
-
-    fn send_encrypted(
-        &mut self,
-        socket: &Socket,
-        tls: &RefCell<TlsState>,
-        bytes: &[u8],
-    ) -> io::Result<()> {
-        let mut encrypted = BytesMut::new();
-        tls.borrow_mut().encrypt(bytes, &mut encrypted)?;
-        self.send_raw(socket, &encrypted)
     }
 
     #[inline]
-    fn send_raw(&mut self, socket: &Socket, bytes: &[u8]) -> io::Result<()> {
-        if self.waiting.is_empty() && socket.send_later(bytes) {
+    fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.outbox.waiting.is_empty() && self.send_later(bytes) {
             Ok(())
         } else {
-            self.send_now(socket, bytes)
+            self.send_now(bytes)
         }
     }
 
-    fn send_now(&mut self, socket: &Socket, bytes: &[u8]) -> io::Result<()> {
-        self.settle(socket)?;
-        if !self.waiting.is_empty() {
-            self.waiting.extend_from_slice(bytes);
-            return Ok(());
+    fn send_now(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.settle()?;
+        let mut rest = bytes;
+        if self.outbox.waiting.is_empty() {
+            match self.try_write(bytes) {
+                Ok(sent) => rest = bytes.get(sent..).unwrap_or_default(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+            self.outbox.has_no_room = !rest.is_empty();
         }
-        let sent = match socket.try_write(bytes) {
-            Ok(sent) => sent,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-            Err(error) => return Err(error),
-        };
-        if let Some(rest @ [_, ..]) = bytes.get(sent..) {
-            self.waiting.extend_from_slice(rest);
-            self.has_no_room = true;
+        self.outbox.waiting.extend_from_slice(rest);
+        Ok(())
+    }
+
+    /// Sends what is queued in the batch. Bytes that the system does not accept go before what waits.
+    #[inline]
+    pub(super) fn settle(&mut self) -> io::Result<()> {
+        if self.shared.status() == SendState::Sent {
+            Ok(())
+        } else {
+            self.settle_queued()
+        }
+    }
+
+    fn settle_queued(&mut self) -> io::Result<()> {
+        if self.shared.status() == SendState::Queued {
+            self.sends.flush();
+        }
+        if self.shared.status() == SendState::Returned {
+            let mut returned = self.shared.take_returned()?;
+            returned.extend_from_slice(&self.outbox.waiting);
+            self.outbox.waiting = returned;
+            self.outbox.has_no_room = true;
         }
         Ok(())
     }
 
-    /// Sends what is queued. Bytes that the socket does not accept go before what waits.
-    #[inline]
-    fn settle(&mut self, socket: &Socket) -> io::Result<()> {
-        if socket.is_settled() {
-            Ok(())
-        } else {
-            self.settle_queued(socket)
-        }
-    }
-
-    fn settle_queued(&mut self, socket: &Socket) -> io::Result<()> {
-        let mut returned = socket.settle()?;
-        if !returned.is_empty() {
-            returned.extend_from_slice(&self.waiting);
-            self.waiting = returned;
-            self.has_no_room = true;
-        }
-        Ok(())
-    }
-
-    pub(crate) fn put(&mut self, socket: &Socket, own: &[u8]) {
-        let Some(tls) = socket.tls() else {
-            self.waiting.extend_from_slice(own);
+    /// Adds the proxy's own messages to what waits.
+    pub(crate) fn put(&mut self, own: &[u8]) {
+        let Some(tls) = &mut self.tls else {
+            self.outbox.waiting.extend_from_slice(own);
             return;
         };
-        let encrypted = tls.borrow_mut().encrypt(own, &mut self.waiting);
-        if let Err(error) = encrypted {
+        if let Err(error) = tls.encrypt(own, &mut self.outbox.waiting) {
             // No cause is known. Nothing may follow without this message.
             tracing::error!(%error, "encrypting a message");
-            socket.shut_down_write();
+            self.shut_down_write();
         }
     }
 
     /// Whether nothing waits and no memory is held.
     #[inline]
     #[must_use]
-    pub(crate) fn is_flushed(&self, socket: &Socket) -> bool {
-        self.waiting.capacity() == 0 && !socket.has_returned() && !socket.has_answer_of_tls()
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.outbox.waiting.capacity() == 0
+            && self.shared.status() != SendState::Returned
+            && !self.has_answer_of_tls()
     }
 
     /// Sends what waits. `Ready`: nothing waits, and the memory is freed. Bytes queued in the batch do not count: see
-    /// [`Outbox::poll_send_all`].
+    /// [`Self::poll_send_all`].
     ///
     /// # Errors
     ///
     /// Socket errors, of this or an earlier send.
     #[inline]
-    pub(crate) fn poll_flush(
-        &mut self,
-        socket: &Socket,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.is_flushed(socket) {
+    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.is_flushed() {
             Poll::Ready(Ok(()))
         } else {
-            self.poll_flush_waiting(socket, cx)
+            self.poll_flush_waiting(cx)
         }
     }
 
-    fn poll_flush_waiting(
-        &mut self,
-        socket: &Socket,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<()>> {
-        if let Some(tls) = socket.tls() {
-            tls.borrow_mut().take_output(&mut self.waiting)?;
+    fn poll_flush_waiting(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(tls) = &mut self.tls {
+            tls.take_output(&mut self.outbox.waiting)?;
         }
-        let is_new = !self.has_no_room && !self.waiting.is_empty();
-        if is_new && socket.send_later(&self.waiting) {
-            self.waiting = BytesMut::new();
+        let is_new = !self.outbox.has_no_room && !self.outbox.waiting.is_empty();
+        if is_new && self.send_later(&self.outbox.waiting) {
+            self.outbox.waiting = BytesMut::new();
             return Poll::Ready(Ok(()));
         }
-        self.poll_send_all(socket, cx)
+        self.poll_send_all(cx)
     }
 
     /// Sends what waits and what is queued. `Ready`: the system has all of it.
@@ -153,42 +139,43 @@ impl Outbox {
     /// # Errors
     ///
     /// Socket errors, of this or an earlier send.
-    pub(crate) fn poll_send_all(
-        &mut self,
-        socket: &Socket,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<()>> {
-        self.settle(socket)?;
-        while !self.waiting.is_empty() {
-            match socket.poll_write(cx, &self.waiting) {
+    pub(crate) fn poll_send_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.settle()?;
+        while !self.outbox.waiting.is_empty() {
+            match self.poll_write(cx, &self.outbox.waiting) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Poll::Ready(Ok(sent)) => self.waiting.advance(sent),
+                Poll::Ready(Ok(sent)) => self.outbox.waiting.advance(sent),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
-                    self.has_no_room = true;
+                    self.outbox.has_no_room = true;
                     return Poll::Pending;
                 }
             }
         }
-        *self = Self::default();
+        self.drop_waiting();
         Poll::Ready(Ok(()))
     }
 
+    pub(crate) fn drop_waiting(&mut self) {
+        self.outbox = Outbox::default();
+    }
+
+    /// Bytes that wait.
     #[must_use]
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting.len()
+        self.outbox.waiting.len()
     }
 
     /// Whether nothing is left to send, or nothing can be sent. Sends what is queued; if something remains, the task
     /// is woken to continue.
     #[must_use]
-    pub(crate) fn is_done(&mut self, socket: &Socket) -> bool {
-        self.settle(socket).is_err() || self.waiting.is_empty()
+    pub(crate) fn is_done(&mut self) -> bool {
+        self.settle().is_err() || self.outbox.waiting.is_empty()
     }
 
     /// Whether more may be added; if not, the other side must not be read.
     #[must_use]
     pub(crate) fn has_room(&self) -> bool {
-        self.waiting.len() < OUTBOX_HIGH_WATER
+        self.outbox.waiting.len() < OUTBOX_HIGH_WATER
     }
 }

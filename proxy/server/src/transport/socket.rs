@@ -1,6 +1,5 @@
 //! A connected stream socket, TCP or unix.
 
-use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
@@ -12,6 +11,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::coop;
 
+use super::outbox::Outbox;
 use super::send_batch::{PART_MAX, SendBatch};
 use super::shared_stream::{SendState, SharedStream};
 use super::stream::Stream;
@@ -31,11 +31,12 @@ const READS_WITHOUT_TEXT: usize = 4;
 /// a message (docs/decisions/0009).
 #[derive(Debug)]
 pub(crate) struct Socket {
-    shared: Rc<SharedStream>,
-    sends: Rc<SendBatch>,
+    pub(super) shared: Rc<SharedStream>,
+    pub(super) sends: Rc<SendBatch>,
+    pub(super) outbox: Outbox,
     wakeup: Wakeup,
     /// Boxed, so that an unencrypted socket stays small.
-    tls: Option<Box<RefCell<TlsState>>>,
+    pub(super) tls: Option<Box<TlsState>>,
 }
 
 /// Checks whether the peer has closed, while another task owns the socket.
@@ -103,6 +104,7 @@ impl Socket {
         Self {
             shared: Rc::new(SharedStream::new(stream)),
             sends: Rc::clone(sends),
+            outbox: Outbox::default(),
             wakeup: Wakeup::default(),
             tls: None,
         }
@@ -110,18 +112,13 @@ impl Socket {
 
     /// Encrypts all further sends, and decrypts all further reads.
     pub(super) fn encrypt_with(&mut self, session: TlsState) {
-        self.tls = Some(Box::new(RefCell::new(session)));
-    }
-
-    #[inline]
-    pub(super) fn tls(&self) -> Option<&RefCell<TlsState>> {
-        self.tls.as_deref()
+        self.tls = Some(Box::new(session));
     }
 
     /// Whether TLS has messages of its own to send.
     #[inline]
     pub(super) fn has_answer_of_tls(&self) -> bool {
-        self.tls().is_some_and(|tls| tls.borrow().has_output())
+        self.tls.as_ref().is_some_and(|tls| tls.has_output())
     }
 
     #[must_use]
@@ -137,19 +134,19 @@ impl Socket {
     /// Whether both sides have agreed on PostgreSQL's protocol (ALPN).
     #[must_use]
     pub(crate) fn has_agreed_protocol(&self) -> bool {
-        self.tls()
-            .is_some_and(|tls| tls.borrow().has_agreed_protocol())
+        let tls = self.tls.as_ref();
+        tls.is_some_and(|tls| tls.has_agreed_protocol())
     }
 
     #[must_use]
     pub(crate) fn peer_certificate(&self) -> Option<Vec<u8>> {
-        let session = self.tls()?.borrow();
+        let session = self.tls.as_ref()?;
         session.peer_certificate().map(<[u8]>::to_vec)
     }
 
     #[must_use]
     pub(crate) fn peer_common_name(&self) -> Option<String> {
-        self.tls()?.borrow().peer_common_name()
+        self.tls.as_ref()?.peer_common_name()
     }
 
     /// Reads into `buf`; returns the number of bytes, 0 if the peer has closed its side. If nothing has arrived, the
@@ -169,12 +166,12 @@ impl Socket {
     /// Reads and decrypts in place.
     fn poll_decrypted(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         for _ in 0..READS_WITHOUT_TEXT {
-            if let Some(read) = self.tls.as_mut().and_then(|tls| tls.get_mut().read(buf)) {
+            if let Some(read) = self.tls.as_mut().and_then(|tls| tls.read(buf)) {
                 return Poll::Ready(Ok(read));
             }
             let received = ready!(self.poll_recv(cx, buf))?;
             let text = match &mut self.tls {
-                Some(tls) if received > 0 => tls.get_mut().decrypt(buf, received)?,
+                Some(tls) if received > 0 => tls.decrypt(buf, received)?,
                 // A close without TLS's announcement is accepted, as by PostgreSQL: messages have lengths.
                 _ => return Poll::Ready(Ok(received)),
             };
@@ -294,32 +291,9 @@ impl Socket {
         bytes.len() <= PART_MAX && self.sends.push(&self.shared, bytes)
     }
 
-    /// Sets the task to wake when queued bytes return. Called by the socket's task before it sends through an
-    /// [`Outbox`](super::Outbox).
+    /// Sets the task to wake when queued bytes return. Called by the socket's task before it sends.
     pub(crate) fn belongs_to(&self, cx: &Context<'_>) {
         self.shared.belongs_to(cx);
-    }
-
-    /// Whether nothing is queued or returned.
-    #[inline]
-    pub(super) fn is_settled(&self) -> bool {
-        self.shared.status() == SendState::Sent
-    }
-
-    #[inline]
-    pub(super) fn has_returned(&self) -> bool {
-        self.shared.status() == SendState::Returned
-    }
-
-    /// Sends what is queued, and returns the rejected bytes.
-    pub(super) fn settle(&self) -> io::Result<BytesMut> {
-        if self.shared.status() == SendState::Queued {
-            self.sends.flush();
-        }
-        match self.shared.status() {
-            SendState::Returned => self.shared.take_returned(),
-            SendState::Sent | SendState::Queued => Ok(BytesMut::new()),
-        }
     }
 
     /// Reads at least one more byte into `buf`. Cancel safe.
@@ -345,7 +319,7 @@ impl Socket {
             return self.send_all(bytes).await;
         };
         let mut encrypted = BytesMut::new();
-        tls.get_mut().encrypt(bytes, &mut encrypted)?;
+        tls.encrypt(bytes, &mut encrypted)?;
         self.send_all(&encrypted).await
     }
 
@@ -362,8 +336,8 @@ impl Socket {
     }
 
     /// Closes the sending direction after all that was sent.
-    pub(crate) fn shut_down_write(&self) {
-        let settled = self.settle().map(drop);
+    pub(crate) fn shut_down_write(&mut self) {
+        let settled = self.settle();
         if settled.is_ok() {
             self.say_closed();
         }
@@ -373,10 +347,10 @@ impl Socket {
     }
 
     /// Sends TLS's close message, if the socket has room.
-    fn say_closed(&self) {
-        let Some(tls) = self.tls() else { return };
+    fn say_closed(&mut self) {
+        let Some(tls) = &mut self.tls else { return };
         let mut out = BytesMut::new();
-        let closed = tls.borrow_mut().close(&mut out).map_err(io::Error::from);
+        let closed = tls.close(&mut out).map_err(io::Error::from);
         if let Err(error) = closed.and_then(|()| self.try_write(&out)) {
             tracing::trace!(%error, "saying the end of TLS");
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Sleep;
 
-use super::{Outbox, Socket};
+use super::Socket;
 use crate::timers::Timers;
 
 /// Runs while a client accepts nothing.
@@ -38,19 +38,18 @@ impl Stall {
     #[inline]
     pub(crate) fn poll_flush(
         &mut self,
-        outbox: &mut Outbox,
-        client: &Socket,
+        client: &mut Socket,
         limit: &StallLimit,
         cx: &mut Context<'_>,
     ) -> Result<(), Unsent> {
-        let waiting = outbox.waiting();
-        match outbox.poll_flush(client, cx) {
+        let waiting = client.waiting();
+        match client.poll_flush(cx) {
             Poll::Ready(Ok(())) => {
                 self.0 = None;
                 return Ok(());
             }
             Poll::Ready(Err(error)) => return Err(Unsent::Socket(error)),
-            Poll::Pending if outbox.waiting() < waiting => self.0 = None,
+            Poll::Pending if client.waiting() < waiting => self.0 = None,
             Poll::Pending => {}
         }
         let Some(time) = limit.time else {

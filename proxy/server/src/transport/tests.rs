@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use tokio::net::UnixStream;
 
-use super::{Batching, Outbox, SendBatch, Socket, allowed_batching};
+use super::shared_stream::SendState;
+use super::{Batching, SendBatch, Socket, allowed_batching};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
 struct Connection {
     socket: Socket,
-    outbox: Outbox,
     peer: Peer,
 }
 
@@ -25,26 +25,22 @@ impl Connection {
         peer.set_nonblocking(true).unwrap();
         let socket = Socket::unix(UnixStream::from_std(ours).unwrap(), sends).unwrap();
         socket.belongs_to(&Context::from_waker(Waker::noop()));
-        Self {
-            socket,
-            outbox: Outbox::default(),
-            peer,
-        }
+        Self { socket, peer }
     }
 
     fn send(&mut self, bytes: &[u8]) {
-        self.outbox.send(&self.socket, bytes).unwrap();
+        self.socket.send(bytes).unwrap();
     }
 
     async fn flush(&mut self) -> std::io::Result<()> {
-        let flush = std::future::poll_fn(|cx| self.outbox.poll_flush(&self.socket, cx));
+        let flush = std::future::poll_fn(|cx| self.socket.poll_flush(cx));
         tokio::time::timeout(PATIENCE, flush)
             .await
             .expect("not woken")
     }
 
     async fn look(&mut self) -> Poll<std::io::Result<()>> {
-        std::future::poll_fn(|cx| Poll::Ready(self.outbox.poll_flush(&self.socket, cx))).await
+        std::future::poll_fn(|cx| Poll::Ready(self.socket.poll_flush(cx))).await
     }
 
     fn received(&mut self) -> Vec<u8> {
@@ -137,12 +133,12 @@ fn a_session_that_is_alone_is_not_held_up() {
 fn own_messages_wait_for_the_end_of_the_turn_and_are_forgotten_then() {
     both(async |sends| {
         let mut one = Connection::new(&sends);
-        one.outbox.put(&one.socket, b"own");
+        one.socket.put(b"own");
         assert!(one.look().await.is_ready());
-        assert_eq!((one.outbox.waiting(), one.received()), (0, vec![]));
+        assert_eq!((one.socket.waiting(), one.received()), (0, vec![]));
         sends.flush();
         assert_eq!(one.received(), b"own");
-        one.outbox.put(&one.socket, &[b'x'; 5000]);
+        one.socket.put(&[b'x'; 5000]);
         assert!(one.look().await.is_ready());
         assert_eq!(one.received(), [b'x'; 5000]);
     });
@@ -165,7 +161,7 @@ fn bytes_stay_in_order_however_they_are_sent() {
             one.send(&bytes);
             sent.extend(bytes);
         }
-        one.outbox.put(&one.socket, b"own");
+        one.socket.put(b"own");
         one.send(b"behind");
         sent.extend(b"ownbehind");
         one.flush().await.unwrap();
@@ -181,7 +177,7 @@ fn what_a_socket_does_not_take_comes_back_and_goes_first() {
         let (mut full, mut other) = (Connection::new(&sends), Connection::new(&sends));
         let mut sent = 0;
         // Another socket sends in between.
-        while !full.socket.has_returned() {
+        while full.socket.shared.status() != SendState::Returned {
             assert!(full.look().await.is_ready());
             full.send(&[b'x'; 1000]);
             other.send(b"y");
@@ -189,17 +185,17 @@ fn what_a_socket_does_not_take_comes_back_and_goes_first() {
             assert_eq!(other.received(), b"y");
             sent += 1000;
         }
-        full.outbox.put(&full.socket, b"own");
+        full.socket.put(b"own");
         full.send(b"z");
         for _ in 0..3 {
             // Repeated looks must not give a client that accepts nothing new time.
             assert!(full.look().await.is_pending());
             sends.flush();
         }
-        assert!(full.outbox.waiting() > 0);
+        assert!(full.socket.waiting() > 0);
         let mut received = full.received();
         full.flush().await.unwrap();
-        assert_eq!(full.outbox.waiting(), 0);
+        assert_eq!(full.socket.waiting(), 0);
         received.extend(full.received());
         assert_eq!(received.len(), sent + 4);
         assert!(received.ends_with(b"xownz"));
@@ -215,8 +211,7 @@ fn what_a_socket_does_not_take_comes_back_and_goes_first() {
 fn a_task_is_woken_for_what_came_back() {
     both(async |sends| {
         let Connection {
-            socket,
-            mut outbox,
+            mut socket,
             mut peer,
         } = Connection::new(&sends);
         while socket.try_write(&[b'x'; 1000]).is_ok() {}
@@ -224,11 +219,11 @@ fn a_task_is_woken_for_what_came_back() {
             let mut is_queued = false;
             std::future::poll_fn(|cx| {
                 socket.belongs_to(cx);
-                let flushed = outbox.poll_flush(&socket, cx);
+                let flushed = socket.poll_flush(cx);
                 if std::mem::replace(&mut is_queued, true) {
                     return flushed;
                 }
-                outbox.send(&socket, b"y").unwrap();
+                socket.send(b"y").unwrap();
                 Poll::Pending
             })
             .await
@@ -256,12 +251,11 @@ fn a_task_is_woken_for_what_came_back() {
 fn a_slow_reader_costs_few_turns() {
     both(async |sends| {
         let Connection {
-            socket,
-            mut outbox,
+            mut socket,
             mut peer,
         } = Connection::new(&sends);
         const LEN: usize = 4 << 20;
-        outbox.send(&socket, &[b'x'; LEN]).unwrap();
+        socket.send(&[b'x'; LEN]).unwrap();
         peer.set_nonblocking(false).unwrap();
         let reading = std::thread::spawn(move || {
             let (mut left, mut chunk) = (LEN, [0; 64 * 1024]);
@@ -273,7 +267,7 @@ fn a_slow_reader_costs_few_turns() {
         let mut polls = 0;
         let sending = std::future::poll_fn(|cx| {
             polls += 1;
-            outbox.poll_flush(&socket, cx)
+            socket.poll_flush(cx)
         });
         let sent = tokio::time::timeout(PATIENCE, sending).await;
         sent.expect("not woken").unwrap();

@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use pgpalisade_fence::{Permit, ReplicationPermit};
 use postgres_protocol::message::frontend;
 
-use crate::transport::{Outbox, Socket};
+use crate::transport::Socket;
 use admitted::Admitted;
 
 pub(crate) use server_side::{Rest, ServerSide};
@@ -22,7 +22,6 @@ pub(crate) use server_side::{Rest, ServerSide};
 #[derive(Debug)]
 pub(crate) struct Upstream {
     socket: Socket,
-    outbox: Outbox,
     admitted: Admitted,
     /// Whether the sending direction was closed in order.
     is_ended: bool,
@@ -33,7 +32,6 @@ impl Upstream {
     pub(crate) fn new(socket: Socket) -> Self {
         Self {
             socket,
-            outbox: Outbox::default(),
             admitted: Admitted::default(),
             is_ended: false,
         }
@@ -58,7 +56,7 @@ impl Upstream {
     #[inline]
     pub(crate) fn forward(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.admitted.spend(bytes)?;
-        self.outbox.send(&self.socket, bytes)
+        self.socket.send(bytes)
     }
 
     /// Sends bytes of a replication connection, which is exempt as a whole.
@@ -68,17 +66,17 @@ impl Upstream {
         _exempt: &ReplicationPermit,
         bytes: &[u8],
     ) -> io::Result<()> {
-        self.outbox.send(&self.socket, bytes)
+        self.socket.send(bytes)
     }
 
     /// Closes the sending direction without further bytes; the server rolls back.
     pub(crate) fn abort(&mut self) {
-        self.outbox = Outbox::default();
+        self.socket.drop_waiting();
         self.socket.shut_down_write();
     }
 
     pub(crate) fn put_own(&mut self, messages: &[u8]) {
-        self.outbox.put(&self.socket, messages);
+        self.socket.put(messages);
     }
 
     pub(crate) fn belongs_to(&self, cx: &Context<'_>) {
@@ -88,18 +86,18 @@ impl Upstream {
     #[inline]
     #[must_use]
     pub(crate) fn has_room(&self) -> bool {
-        self.outbox.has_room()
+        self.socket.has_room()
     }
 
     #[inline]
     #[must_use]
     pub(crate) fn is_flushed(&self) -> bool {
-        self.outbox.is_flushed(&self.socket)
+        self.socket.is_flushed()
     }
 
     #[inline]
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.outbox.poll_flush(&self.socket, cx)
+        self.socket.poll_flush(cx)
     }
 
     #[inline]
@@ -136,7 +134,7 @@ impl Upstream {
     /// after which the server waits for more.
     pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.is_ended {
-            ready!(self.outbox.poll_send_all(&self.socket, cx))?;
+            ready!(self.socket.poll_send_all(cx))?;
             self.socket.shut_down_write();
             self.is_ended = true;
         }
