@@ -173,7 +173,7 @@ impl Rejection {
     pub fn takeover_incomplete(scope: Option<&Scope>, why: &dyn fmt::Display) -> Self {
         let rejection = Self::new(
             RejectionKind::TakeoverIncomplete,
-            "the takeover is not complete: sessions with lower tokens could not be confirmed gone",
+            "the takeover is not complete: sessions with lower tokens may be left",
             sentence(why),
             "Declare the same token again; if next or lease has taken it, that is the number in DETAIL. If it keeps \
                 failing, remove the cause that DETAIL names; the proxy's log has more.",
