@@ -13,6 +13,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::files::{self, FileError};
 use crate::provider;
 use crate::state::{TlsError, TlsState};
+use crate::verifier::ShortChain;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcceptFiles {
@@ -45,7 +46,8 @@ impl Acceptor {
                 // A client without a certificate is admitted here, as by PostgreSQL. A required one is demanded
                 // later, in PostgreSQL's words.
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider());
-                builder.with_client_cert_verifier(verifier.allow_unauthenticated().build()?)
+                let verifier = ShortChain(verifier.allow_unauthenticated().build()?);
+                builder.with_client_cert_verifier(Arc::new(verifier))
             }
         };
         let mut config = builder

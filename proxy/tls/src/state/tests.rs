@@ -2,21 +2,31 @@
 
 use std::fs::{Permissions, set_permissions, write};
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use tempfile::TempDir;
 
 use super::*;
 use crate::{ALPN, AcceptFiles, Acceptor, Connector, SslMode, SslSettings};
 
-fn acceptor() -> Acceptor {
-    let dir = tempfile::tempdir().unwrap();
+fn made() -> rcgen::CertifiedKey<rcgen::KeyPair> {
+    rcgen::generate_simple_self_signed(vec!["db".to_owned()]).unwrap()
+}
+
+fn written(dir: &TempDir, name: &str, text: &str) -> PathBuf {
+    let path = dir.path().join(name);
+    write(&path, text).unwrap();
+    set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    path
+}
+
+fn acceptor(client_ca: Option<&str>) -> Acceptor {
+    let (dir, made) = (tempfile::tempdir().unwrap(), made());
     let files = AcceptFiles {
-        certificate: dir.path().join("crt"),
-        key: dir.path().join("key"),
-        client_ca: None,
+        certificate: written(&dir, "crt", &made.cert.pem()),
+        key: written(&dir, "key", &made.signing_key.serialize_pem()),
+        client_ca: client_ca.map(|ca| written(&dir, "ca", ca)),
     };
-    let made = rcgen::generate_simple_self_signed(vec!["db".to_owned()]).unwrap();
-    write(&files.certificate, made.cert.pem()).unwrap();
-    write(&files.key, made.signing_key.serialize_pem()).unwrap();
-    set_permissions(&files.key, Permissions::from_mode(0o600)).unwrap();
     Acceptor::load(&files, ALPN).unwrap()
 }
 
@@ -26,7 +36,7 @@ fn pair() -> (TlsState, TlsState) {
         ..SslSettings::default()
     };
     let mut client = Connector::load(&settings).unwrap().session("db").unwrap();
-    let mut server = acceptor().session().unwrap();
+    let mut server = acceptor(None).session().unwrap();
     let mut bytes = BytesMut::new();
     while client.is_handshaking() || server.is_handshaking() {
         client.take_output(&mut bytes).unwrap();
@@ -115,7 +125,7 @@ fn changed_bytes_are_no_text() {
 
 #[test]
 fn a_handshake_has_a_limit() {
-    let mut server = acceptor().session().unwrap();
+    let mut server = acceptor(None).session().unwrap();
     // A ClientHello of 64 KiB, in records that never complete it.
     let mut hello = vec![22, 3, 1, 0x40, 0];
     hello.extend([1, 0, 0xff, 0xff]);
@@ -129,6 +139,35 @@ fn a_handshake_has_a_limit() {
         assert!(sent <= HANDSHAKE_BYTES_MAX, "{sent} bytes were taken");
     };
     println!("{error}");
+}
+
+/// A path through many certificates is not looked for.
+#[test]
+fn a_client_with_a_long_chain_is_refused_at_once() {
+    for (intermediates, expect) in [(5, "invalid peer certificate"), (6, "sent 6 intermediate")] {
+        let (dir, own) = (tempfile::tempdir().unwrap(), made());
+        let chain = own.cert.pem().repeat(1 + intermediates);
+        let settings = SslSettings {
+            mode: SslMode::Require,
+            certificate: Some((
+                written(&dir, "crt", &chain),
+                written(&dir, "key", &own.signing_key.serialize_pem()),
+            )),
+            ..SslSettings::default()
+        };
+        let mut client = Connector::load(&settings).unwrap().session("db").unwrap();
+        let mut server = acceptor(Some(&made().cert.pem())).session().unwrap();
+        let mut bytes = BytesMut::new();
+        let refused = loop {
+            client.take_output(&mut bytes).unwrap();
+            if let Err(error) = server.on_handshake(&bytes.split()) {
+                break error.to_string();
+            }
+            server.take_output(&mut bytes).unwrap();
+            client.on_handshake(&bytes.split()).unwrap();
+        };
+        assert!(refused.contains(expect), "{refused}");
+    }
 }
 
 fn certificate(names: &[(rcgen::DnType, &str)]) -> rcgen::Certificate {
