@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pgpalisade_server::accounts::{Accounts, FileError, Logins};
+use pgpalisade_server::accounts::{Accounts, FileError, Logins, OwnRoles};
 use pgpalisade_server::certificates::Certificates;
 use pgpalisade_server::listener::Listener;
 use pgpalisade_server::timers::Timers;
@@ -28,7 +28,8 @@ pub(crate) fn certificates(config: &Config) -> Result<Certificates, pgpalisade_t
 /// Needs a runtime.
 pub(crate) fn logins(config: &Config) -> Result<Logins, FileError> {
     let (clients, timers) = (&config.clients, Timers::of_this_runtime());
-    Logins::load(&clients.auth, &clients.tls, &config.control, timers)
+    let own = OwnRoles::new(config.own_roles(), &config.upstream.ssl);
+    Logins::load(&clients.auth, &clients.tls, &config.control, own, timers)
 }
 
 pub(crate) fn console_users(config: &Config) -> Result<Users, FileError> {

@@ -8,10 +8,12 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use pgpalisade_logins::{Account, Mocks, Shapes, UsersFile};
-use pgpalisade_tls::{Login, Secret, read_secret};
+use pgpalisade_tls::{Login, Secret, SslSettings, read_secret};
 
+use crate::backends::OpenError;
 use crate::certificates::ClientTls;
 use crate::timers::Timers;
+use crate::transport::Socket;
 use auth_query::AuthQuery;
 pub use auth_query::LookupError;
 
@@ -31,9 +33,41 @@ pub enum VerifierSource {
 
 #[derive(Debug, Clone)]
 pub enum Logins {
-    Relayed,
+    Relayed(OwnRoles),
     Scram(Arc<Accounts>),
-    Password,
+    Password(OwnRoles),
+}
+
+/// Roles as which PostgreSQL may authenticate the proxy, not a client: by the user of its process (`peer`), or by its
+/// certificate. So no client gets in as one of them if PostgreSQL asks for nothing.
+/// <https://www.postgresql.org/docs/current/auth-peer.html>
+#[derive(Debug, Clone, Default)]
+pub struct OwnRoles {
+    names: Arc<[String]>,
+    /// Whether server connections show a certificate.
+    shows_certificate: bool,
+}
+
+impl OwnRoles {
+    /// For server connections with these TLS settings.
+    #[must_use]
+    pub fn new(names: impl IntoIterator<Item = String>, upstream: &SslSettings) -> Self {
+        let names = names.into_iter().collect();
+        let shows_certificate = upstream.certificate.is_some();
+        Self {
+            names,
+            shows_certificate,
+        }
+    }
+
+    /// Refuses a client whose `user` this server has let in unasked, if it is one of them.
+    pub(crate) fn check(&self, user: &[u8], server: &Socket) -> Result<(), OpenError> {
+        let may_be_proxys = server.is_local() || self.shows_certificate;
+        match self.names.iter().find(|own| own.as_bytes() == user) {
+            Some(own) if may_be_proxys => Err(OpenError::OwnRole(own.clone())),
+            _ => Ok(()),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -72,11 +106,12 @@ impl Logins {
         auth: &Auth,
         tls: &ClientTls,
         control: &Secret<Login>,
+        own: OwnRoles,
         timers: Timers,
     ) -> Result<Self, FileError> {
         let accounts = match auth {
-            Auth::Relay => return Ok(Self::Relayed),
-            Auth::Password => return Ok(Self::Password),
+            Auth::Relay => return Ok(Self::Relayed(own)),
+            Auth::Password => return Ok(Self::Password(own)),
             Auth::Scram(VerifierSource::File(path)) => Accounts::of_file(path, tls)?,
             Auth::Scram(VerifierSource::Query(sql)) => {
                 let query = AuthQuery::new(control, sql.clone(), timers);
@@ -86,11 +121,19 @@ impl Logins {
         Ok(Self::Scram(Arc::new(accounts)))
     }
 
+    /// Roles to be checked where PostgreSQL is to authenticate the client.
+    pub(crate) const fn own_roles(&self) -> Option<&OwnRoles> {
+        match self {
+            Self::Relayed(own) | Self::Password(own) => Some(own),
+            Self::Scram(_) => None,
+        }
+    }
+
     /// Reads the users file again, if one is configured. An invalid one changes nothing.
     pub fn reload(&self) -> Result<(), FileError> {
         match self {
             Self::Scram(accounts) => accounts.reload(),
-            Self::Relayed | Self::Password => Ok(()),
+            Self::Relayed(_) | Self::Password(_) => Ok(()),
         }
     }
 }

@@ -20,6 +20,9 @@ const TEMPORARY: [&[u8]; 2] = [b"53", b"57"];
 
 const NO_CREDENTIALS: &str = "Use auth = \"scram\" or auth = \"password\", or pool = \"session\".";
 
+const UNASKED: &str = "PostgreSQL has asked for nothing, so it may have let in the proxy: by the user of its process, or its certificate.";
+const OTHER_ROLE: &str = "Log in as another role, or let pg_hba.conf ask this one for a password.";
+
 const NO_PLACE: &str = "All connections of backends.max were in use.";
 
 #[derive(Debug, Clone, thiserror::Error)]
@@ -44,6 +47,8 @@ pub(crate) enum OpenError {
         "PostgreSQL asks user \"{0}\" to log in, but pgpalisade knows no password or key of it"
     )]
     NoCredentials(String),
+    #[error("role \"{0}\" is the proxy's own, and PostgreSQL has not authenticated the client")]
+    OwnRole(String),
     #[error("no server connection was free in time")]
     NoPlace,
     #[error("no server connection was opened in time")]
@@ -75,7 +80,7 @@ impl OpenError {
     /// Whether PostgreSQL does not admit the login, rather than nobody at the moment.
     pub(crate) fn is_about_login(&self) -> bool {
         match self {
-            Self::NotLetIn(..) | Self::NoCredentials(_) => true,
+            Self::NotLetIn(..) | Self::NoCredentials(_) | Self::OwnRole(_) => true,
             Self::Refused(response) => {
                 let body = response.get(HEADER_LEN..).unwrap_or_default();
                 let sqlstate = backend::error_field(body, b'C').unwrap_or_default();
@@ -170,6 +175,7 @@ impl OpenError {
                 hint: remedy(why),
             },
             Self::NoCredentials(_) => advice("28000", "", NO_CREDENTIALS),
+            Self::OwnRole(_) => advice("28000", UNASKED, OTHER_ROLE),
             Self::Protocol(_) => advice("08P01", "", ""),
         }
     }

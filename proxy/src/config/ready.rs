@@ -32,6 +32,7 @@ use super::listener::{TokenListener, TokenSource};
 use super::raw::{Environment, RawConfig};
 use super::tls;
 use super::values::{SECOND, Values, minutes, path};
+use crate::process;
 
 const BATCHING: [(&str, Batching); 2] = [("auto", Batching::Auto), ("off", Batching::Off)];
 const WITNESS: [(&str, WitnessMode); 2] = [("auto", WitnessMode::Auto), ("off", WitnessMode::Off)];
@@ -119,6 +120,17 @@ impl Config {
     /// Addresses of the control connection, without user or password, in the order of the upstream's hosts.
     pub(crate) fn control_hosts(&self) -> Hosts {
         control::addresses(&self.control.expose().config)
+    }
+
+    /// Roles of the control connection and of the store, and the one that PostgreSQL's method `peer` gives this process.
+    pub(crate) fn own_roles(&self) -> Vec<String> {
+        let control = self.control.expose().config.get_user();
+        let store = match &self.takeover.authority {
+            AuthorityLocation::Postgres(options) => options.user(),
+            AuthorityLocation::Embedded(_) | AuthorityLocation::Etcd(_) => None,
+        };
+        let named = [control, store].into_iter().flatten().map(str::to_owned);
+        named.chain([process::user()]).collect()
     }
 
     /// Checks everything that was written.

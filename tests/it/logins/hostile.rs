@@ -72,6 +72,24 @@ fn message(error: &Message, sqlstate: &str, text: &str) {
 
 const MALFORMED: &str = "malformed SCRAM message";
 
+/// PostgreSQL authenticates the proxy by the user of its process, or asks nobody. `trust` stands for both here.
+#[test]
+fn a_client_is_not_let_in_as_the_proxy() {
+    let postgres = Postgres::start();
+    postgres.sql("CREATE ROLE app LOGIN");
+    let mut options = Options::new(&postgres).with_own_role(&postgres);
+    let directory = postgres.socket_dir().display();
+    options.upstream = format!("postgres:///?host={directory}&port={}", postgres.port());
+    let proxy = Proxy::start_with(options);
+    let login = |user: &str| {
+        let mut wire = Wire::connect(&proxy.endpoint());
+        wire.startup(PROTOCOL_3_0, &[("user", user), ("database", "postgres")]);
+        wire.read()
+    };
+    assert_eq!(login("keeper").sqlstate(), "28000");
+    assert_eq!(login("app").body, [0, 0, 0, 0]);
+}
+
 #[test]
 fn malformed_messages() {
     let way = Stage::new(Auth::Scram).scram("require");

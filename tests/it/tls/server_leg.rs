@@ -18,7 +18,7 @@ use super::{ENCRYPTED, force_tls, server, server_with, upstream};
 
 /// The control connection uses the unix socket, without TLS.
 fn reached_by(postgres: &Postgres, host: &str, parameters: &str) -> Proxy {
-    let mut options = Options::new(postgres);
+    let mut options = Options::new(postgres).with_own_role(postgres);
     options.upstream = upstream(postgres, host, parameters);
     Proxy::start_with(options)
 }
@@ -252,6 +252,7 @@ fn a_unix_socket() {
         postgres.port()
     );
     options.control = "user=postgres dbname=postgres".to_owned();
+    let options = options.with_own_role(&postgres);
     assert_eq!(outcome(&Proxy::start_with(options)), Ok(false));
 }
 

@@ -213,7 +213,7 @@ fn startup_packets_near_the_limit() {
 #[test]
 fn upstream_by_unix_socket() {
     let postgres = Postgres::start();
-    let mut options = Options::new(&postgres);
+    let mut options = Options::new(&postgres).with_own_role(&postgres);
     let directory = postgres.socket_dir().display();
     options.upstream = format!("postgres:///?host={directory}&port={}", postgres.port());
     let proxy = Proxy::start_with(options);

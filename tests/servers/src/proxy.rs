@@ -51,6 +51,15 @@ impl Options {
         }
     }
 
+    /// With a control role that no client has, where PostgreSQL asks none for a password.
+    pub fn with_own_role(mut self, postgres: &Postgres) -> Self {
+        postgres.sql(
+            "DO $$ BEGIN CREATE ROLE keeper SUPERUSER LOGIN; EXCEPTION WHEN duplicate_object THEN END $$",
+        );
+        self.control = self.control.replace("user=postgres", "user=keeper");
+        self
+    }
+
     pub fn variable(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
         self

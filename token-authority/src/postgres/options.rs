@@ -62,6 +62,12 @@ impl Options {
         self
     }
 
+    /// The role, if the DSN names one.
+    #[must_use]
+    pub fn user(&self) -> Option<&str> {
+        self.login.config.get_user()
+    }
+
     /// Whether the DSN contains a password.
     #[must_use]
     pub fn holds_password(&self) -> bool {

@@ -11,6 +11,7 @@ use pgpalisade_wire::header::HEADER_LEN;
 use pgpalisade_wire::startup;
 
 use super::{OpenError, ServerLeg, UpstreamConnection, connect};
+use crate::accounts::OwnRoles;
 use crate::aside::Aside;
 use crate::pooling::SharedLogin;
 use crate::pooling::backends::Backend;
@@ -28,8 +29,8 @@ pub(super) async fn open(worker: &Worker, login: &SharedLogin) -> Result<Box<Bac
     let shared = &worker.shared;
     let opening = async {
         let mut server = connect(worker).await?;
-        let hashing = shared.pending_logins.hashing();
-        let logging_in = log_in(&mut server.socket, login, hashing);
+        let (hashing, own) = (shared.pending_logins.hashing(), shared.logins.own_roles());
+        let logging_in = log_in(&mut server.socket, login, hashing, own);
         let logged_in = UpstreamConnection::while_primary(server.tenure.as_ref(), logging_in);
         let LoggedIn {
             key,
@@ -72,10 +73,11 @@ async fn log_in(
     socket: &mut Socket,
     login: &SharedLogin,
     hashing: &Aside,
+    own: Option<&OwnRoles>,
 ) -> Result<LoggedIn, OpenError> {
     socket.write_all(&login.packet).await?;
     let user = startup::user(&login.packet);
-    let mut server = ServerLeg::new(socket, user, hashing);
+    let mut server = ServerLeg::new(socket, user, hashing, own);
     let asked = server.request(None).await?;
     server
         .log_in(login.credentials.as_ref(), asked, None)

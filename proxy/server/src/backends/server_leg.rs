@@ -14,6 +14,7 @@ use pgpalisade_wire::header::{self, HEADER_LEN, Header};
 use pgpalisade_wire::{WireError, encode};
 
 use super::OpenError;
+use crate::accounts::OwnRoles;
 use crate::aside::Aside;
 use crate::transport::Socket;
 
@@ -22,17 +23,25 @@ pub(crate) struct ServerLeg<'a> {
     socket: &'a mut Socket,
     user: &'a [u8],
     hashing: &'a Aside,
+    own: Option<&'a OwnRoles>,
     /// Bytes after the last message.
     bytes: BytesMut,
 }
 
 impl<'a> ServerLeg<'a> {
-    /// `hashing` bounds the password hashes of all logins.
-    pub(crate) fn new(socket: &'a mut Socket, user: &'a [u8], hashing: &'a Aside) -> Self {
+    /// `hashing` bounds the password hashes of all logins. A server that asks for nothing lets in none of the `own`
+    /// roles.
+    pub(crate) fn new(
+        socket: &'a mut Socket,
+        user: &'a [u8],
+        hashing: &'a Aside,
+        own: Option<&'a OwnRoles>,
+    ) -> Self {
         Self {
             socket,
             user,
             hashing,
+            own,
             bytes: BytesMut::new(),
         }
     }
@@ -77,13 +86,16 @@ impl<'a> ServerLeg<'a> {
         mut request: Bytes,
         mut client: Option<&mut Socket>,
     ) -> Result<(), OpenError> {
+        let body = request.get(HEADER_LEN..).unwrap_or_default();
+        let is_unasked = backend::authentication_kind(body) == Some(kind::OK);
+        if is_unasked && let Some(own) = self.own {
+            own.check(self.user, self.socket)?;
+        }
         let Some(credentials) = credentials else {
-            return match request
-                .get(HEADER_LEN..)
-                .and_then(backend::authentication_kind)
-            {
-                Some(kind::OK) => Ok(()),
-                _ => Err(OpenError::NoCredentials(self.user_text())),
+            return if is_unasked {
+                Ok(())
+            } else {
+                Err(OpenError::NoCredentials(self.user_text()))
             };
         };
         let certificate = self.socket.peer_certificate();

@@ -13,6 +13,7 @@ use pgpalisade_wire::header::{self, HEADER_LEN};
 use super::LoginError;
 use super::channel_binding::Binding;
 use super::exchange::Exchange;
+use crate::accounts::Logins;
 use crate::backends::next_message;
 use crate::pending_logins::PendingLogin;
 use crate::transport::Socket;
@@ -30,6 +31,7 @@ pub(super) struct Authenticated {
 }
 
 enum Progress {
+    Unasked,
     Choosing,
     Authenticating,
     /// The client is authenticated.
@@ -42,18 +44,20 @@ pub(super) async fn relay(
     exchange: &mut Exchange<'_>,
     server: &mut Socket,
     admitted: Option<BytesMut>,
+    logins: &Logins,
 ) -> Result<Authenticated, LoginError> {
     let binding = Binding::between(exchange.client, exchange.shown, server);
     let Exchange {
         client,
         carry,
         pending,
+        user,
         ..
     } = exchange;
     let mut said = Authenticated::default();
     let mut progress = match admitted {
         Some(_) => Progress::Starting,
-        None => Progress::Authenticating,
+        None => Progress::Unasked,
     };
     let mut bytes = admitted.unwrap_or_default();
     loop {
@@ -68,7 +72,12 @@ pub(super) async fn relay(
                     return Ok(said);
                 }
                 tag::AUTHENTICATION if !matches!(progress, Progress::Starting) => {
+                    let is_unasked = matches!(progress, Progress::Unasked);
                     progress = on_authentication(body, pending);
+                    if is_unasked && matches!(progress, Progress::Starting) {
+                        let own = logins.own_roles();
+                        own.map_or(Ok(()), |own| own.check(user, server))?;
+                    }
                     out.extend_from_slice(&binding.offered(message.clone(), body));
                 }
                 tag::PARAMETER_STATUS => {
@@ -85,7 +94,7 @@ pub(super) async fn relay(
         client.write_all(&out).await?;
         let may_bind = match progress {
             Progress::Choosing => Some(binding),
-            Progress::Authenticating => Some(Binding::Relayed),
+            Progress::Unasked | Progress::Authenticating => Some(Binding::Relayed),
             Progress::Starting => None,
         };
         send_answers(carry, server, may_bind, pending).await?;

@@ -59,9 +59,9 @@ impl Exchange<'_> {
     /// Has the client prove who it is, by the configured method.
     pub(super) async fn prove(&mut self, logins: &Logins) -> Result<Proof, LoginError> {
         match logins {
-            Logins::Relayed => Ok(Proof::new(None, None)),
+            Logins::Relayed(_) => Ok(Proof::new(None, None)),
             Logins::Scram(accounts) => self.scram(accounts).await,
-            Logins::Password => self.password().await,
+            Logins::Password(_) => self.password().await,
         }
     }
 

@@ -20,10 +20,10 @@ pub(super) async fn authenticate(
     shared: &WorkerContext,
 ) -> Result<Authenticated, LoginError> {
     let admitted = match &shared.logins {
-        Logins::Relayed => None,
+        Logins::Relayed(_) => None,
         _ => Some(mediate(exchange, server, shared).await?),
     };
-    authentication::relay(exchange, server, admitted).await
+    authentication::relay(exchange, server, admitted, &shared.logins).await
 }
 
 /// Runs both logins, and tells the client that it is authenticated. Returns the server's bytes since.
@@ -32,8 +32,8 @@ async fn mediate(
     server: &mut Socket,
     shared: &WorkerContext,
 ) -> Result<BytesMut, LoginError> {
-    let hashing = shared.pending_logins.hashing();
-    let mut server = ServerLeg::new(server, client.user, hashing);
+    let (hashing, own) = (shared.pending_logins.hashing(), shared.logins.own_roles());
+    let mut server = ServerLeg::new(server, client.user, hashing, own);
     let asked = server.request(Some(client.client)).await?;
     let proof = client.prove(&shared.logins).await?;
     server

@@ -139,7 +139,7 @@ async fn verifiers(config: &Config, user: &str) -> Result<(), String> {
             .await
             .map(drop)
             .map_err(|error: LookupError| error.to_string()),
-        Logins::Relayed | Logins::Password => Ok(()),
+        Logins::Relayed(_) | Logins::Password(_) => Ok(()),
     }
 }
 

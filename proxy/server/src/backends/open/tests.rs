@@ -5,6 +5,7 @@ use std::rc::Rc;
 use pgpalisade_logins::scram::Leg;
 use pgpalisade_logins::scram::server::Offered;
 use pgpalisade_logins::{Account, Credentials, Password, ServerLoginError};
+use pgpalisade_tls::SslSettings;
 use pgpalisade_wire::encode::{self, Authentication, Message, ParameterStatus, ReadyForQuery};
 use pgpalisade_wire::{backend::TransactionStatus, header};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -85,6 +86,15 @@ async fn opened<T>(
     credentials: Option<Credentials>,
     serve: impl AsyncFnOnce(Server) -> T,
 ) -> (Result<LoggedIn, OpenError>, T) {
+    opened_beside("another", credentials, serve).await
+}
+
+/// Does so with a proxy that has this role of its own.
+async fn opened_beside<T>(
+    own: &str,
+    credentials: Option<Credentials>,
+    serve: impl AsyncFnOnce(Server) -> T,
+) -> (Result<LoggedIn, OpenError>, T) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let sends = Rc::new(SendBatch::new(Batching::Off));
     let mut socket = Socket::unix(ours, &sends).unwrap();
@@ -93,12 +103,13 @@ async fn opened<T>(
         credentials: credentials.map(Arc::new),
     };
     let hashing = Aside::new(1);
+    let own = OwnRoles::new([own.to_owned()], &SslSettings::default());
     let serving = async {
         let mut server = Server(theirs);
         server.begin().await;
         serve(server).await
     };
-    tokio::join!(log_in(&mut socket, &login, &hashing), serving)
+    tokio::join!(log_in(&mut socket, &login, &hashing, Some(&own)), serving)
 }
 
 fn password(text: &str) -> Option<Credentials> {
@@ -120,6 +131,22 @@ async fn a_server_that_asks_for_nothing() {
             &b"S\0\0\0\x11TimeZone\0CET\0S\0\0\0\x19client_encoding\0UTF8\0"[..]
         );
     }
+}
+
+/// PostgreSQL has authenticated the process of the proxy.
+#[tokio::test]
+async fn a_role_of_the_proxy_s_own_must_be_asked() {
+    for credentials in [None, password("pencil")] {
+        let end = async |mut server: Server| server.end().await;
+        let (opened, ()) = opened_beside("app", credentials, end).await;
+        assert!(matches!(opened, Err(OpenError::OwnRole(own)) if own == "app"));
+    }
+    let serve = async |mut server: Server| {
+        server.scram().await;
+        server.end().await;
+    };
+    let (opened, ()) = opened_beside("app", password("pencil"), serve).await;
+    assert!(opened.is_ok());
 }
 
 #[tokio::test]

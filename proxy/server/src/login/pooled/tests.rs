@@ -11,6 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 
 use super::*;
+use crate::accounts::OwnRoles;
 use crate::certificates::{Certificates, ClientTls};
 use crate::pending_logins::PendingLogins;
 use crate::timers::Timers;
@@ -163,7 +164,13 @@ async fn postgres_is_asked_once_a_minute_for_the_same_login() {
     };
     let mut kept = Vec::new();
     for asked in [Some(&postgres), None] {
-        let (login, client) = logged_in(&Logins::Password, &pooling, asked, with("right")).await;
+        let (login, client) = logged_in(
+            &Logins::Password(OwnRoles::default()),
+            &pooling,
+            asked,
+            with("right"),
+        )
+        .await;
         let login = login.unwrap();
         let mut heard = client.until_key().await;
         let (_, key) = heard.pop().unwrap();
@@ -178,7 +185,13 @@ async fn postgres_is_asked_once_a_minute_for_the_same_login() {
         kept.push((login, key));
     }
     assert_ne!(kept[0].1, kept[1].1, "each client has a key of its own");
-    let (login, _) = logged_in(&Logins::Password, &pooling, Some(&postgres), with("wrong")).await;
+    let (login, _) = logged_in(
+        &Logins::Password(OwnRoles::default()),
+        &pooling,
+        Some(&postgres),
+        with("wrong"),
+    )
+    .await;
     assert!(matches!(
         login,
         Err(LoginError::Server(OpenError::Refused(_)))
@@ -197,12 +210,8 @@ async fn without_a_password_only_postgres_decides() {
                 |_| false
             },
         };
-        let logging_in = logged_in(
-            &Logins::Relayed,
-            &pooling,
-            Some(&postgres),
-            async |client| client,
-        );
+        let relayed = Logins::Relayed(OwnRoles::default());
+        let logging_in = logged_in(&relayed, &pooling, Some(&postgres), async |client| client);
         let (login, _client) = logging_in.await;
         assert_eq!(login.is_ok(), admits);
     }
