@@ -156,7 +156,10 @@ impl Analysis {
     #[must_use]
     pub fn in_doubt(&self, why: Opaque) -> Self {
         let statements = self.statements.iter().map(|statement| Statement {
-            effects: Effects::unknown(Some(Category::Unparsed)),
+            effects: Effects::unknown(Some(match statement.effects.category {
+                Some(Category::PrepareTransaction) => Category::PrepareTransaction,
+                _ => Category::Unparsed,
+            })),
             why: Some(WriteReason::Opaque(why)),
             leaves: statement.leaves.max(Some(Leftover::Unread)),
             assigns: None,

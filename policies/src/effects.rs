@@ -68,18 +68,26 @@ impl Effects {
         Self {
             class: Class::Write,
             category,
-            writes: Tables::Unknown,
-            reads: Tables::Unknown,
+            writes: Tables::unknown(),
+            reads: Tables::unknown(),
             ..Self::none()
+        }
+    }
+
+    /// Effects of what runs by a name for which no text is known.
+    #[must_use]
+    pub fn without_text() -> Self {
+        Self {
+            writes: Tables::Any,
+            reads: Tables::Any,
+            ..Self::unknown(Some(Category::Unparsed))
         }
     }
 
     /// Whether it changes the view by an UPDATE of which settings can be changed, too.
     pub(crate) fn writes_pg_settings(&self) -> bool {
-        match &self.writes {
-            Tables::Named(names) => names.iter().any(|name| &*name.name == "pg_settings"),
-            Tables::Unknown => false,
-        }
+        let mut names = self.writes.names().iter();
+        names.any(|name| &*name.name == "pg_settings")
     }
 
     /// Approximate bytes on the heap, for a budget.
@@ -96,8 +104,10 @@ impl Effects {
 pub enum Tables {
     /// Exactly these tables, each once.
     Named(Box<[ObjectName]>),
-    /// Tables that the text does not name.
-    Unknown,
+    /// These, and others that the text does not name.
+    AndOthers(Box<[ObjectName]>),
+    /// Any table, without a text that could say more.
+    Any,
 }
 
 impl Tables {
@@ -110,12 +120,36 @@ impl Tables {
 
     /// Union of both.
     pub(crate) fn and(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Named(some), Self::Named(others)) => {
-                Self::named(some.into_iter().chain(others).collect())
-            }
-            _ => Self::Unknown,
+        let names = self.names().iter().chain(other.names()).cloned();
+        let all = names.collect();
+        match (&self, &other) {
+            (Self::Any, _) | (_, Self::Any) => Self::Any,
+            (Self::Named(_), Self::Named(_)) => Self::named(all),
+            _ => Self::named(all).and_others(),
         }
+    }
+
+    /// These, and others.
+    pub(crate) fn and_others(self) -> Self {
+        match self {
+            Self::Named(names) => Self::AndOthers(names),
+            more => more,
+        }
+    }
+
+    /// Those that the text names.
+    #[must_use]
+    pub fn names(&self) -> &[ObjectName] {
+        match self {
+            Self::Named(names) | Self::AndOthers(names) => names,
+            Self::Any => &[],
+        }
+    }
+
+    /// Whether the text names all.
+    #[must_use]
+    pub const fn are_named(&self) -> bool {
+        matches!(self, Self::Named(_))
     }
 
     /// The empty set.
@@ -124,11 +158,14 @@ impl Tables {
         Self::Named(Box::default())
     }
 
+    /// Tables of which the text names none.
+    #[must_use]
+    pub fn unknown() -> Self {
+        Self::none().and_others()
+    }
+
     fn heap_bytes(&self) -> usize {
-        match self {
-            Self::Named(names) => names_bytes(names),
-            Self::Unknown => 0,
-        }
+        names_bytes(self.names())
     }
 }
 

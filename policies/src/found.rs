@@ -44,8 +44,8 @@ impl Found {
     pub(crate) fn unknown(why: WriteReason) -> Self {
         Self {
             why: Some(why),
-            writes: Tables::Unknown,
-            reads: Tables::Unknown,
+            writes: Tables::unknown(),
+            reads: Tables::unknown(),
             ..Self::nothing()
         }
     }

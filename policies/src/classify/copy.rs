@@ -5,7 +5,7 @@
 use pg_query::protobuf::CopyStmt;
 
 use super::statement::look_query;
-use crate::effects::{Category, Tables};
+use crate::effects::Category;
 use crate::found::Found;
 use crate::walk::{TableUse, UnknownShape, examine};
 use crate::write_reason::WriteReason;
@@ -43,7 +43,7 @@ fn on_the_server(copy: &CopyStmt, found: Found) -> Found {
     };
     Found {
         why,
-        writes: Tables::Unknown,
+        writes: found.writes.and_others(),
         ..found
     }
 }

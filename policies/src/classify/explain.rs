@@ -4,7 +4,6 @@ use pg_query::NodeEnum;
 use pg_query::protobuf::{CreateTableAsStmt, ExplainStmt, Node};
 
 use super::statement::look as look_statement;
-use crate::effects::Tables;
 use crate::found::Found;
 use crate::settings::{Literal, literal, parse_bool};
 use crate::walk::UnknownShape;
@@ -37,7 +36,7 @@ pub(super) fn look(explain: &ExplainStmt) -> Result<Found, UnknownShape> {
         Executes::Nothing | Executes::TheStatement => found,
         Executes::NotKnown => Found {
             why: Some(WriteReason::ExplainOption),
-            writes: Tables::Unknown,
+            writes: found.writes.and_others(),
             ..found
         },
     }

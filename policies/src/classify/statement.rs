@@ -92,7 +92,7 @@ pub(super) fn look(node: &NodeEnum) -> Result<Found, UnknownShape> {
         N::CopyStmt(copy) => copy::look(copy)?,
         N::DeclareCursorStmt(declare) => look_query(declare.query.as_deref())?,
         N::FetchStmt(fetch) => Found {
-            reads: Tables::Unknown,
+            reads: Tables::unknown(),
             ..Found::control(Control::Fetch {
                 portal: fetch.portalname.as_str().into(),
             })

@@ -19,7 +19,7 @@ pub(super) fn look(node: &NodeEnum) -> Result<Found, UnknownShape> {
     let found = examine(node, TableUse::Write)?;
     let (writes, reads) = match touched(node) {
         // A kind that names tables but here names none: plain VACUUM.
-        Touched::Named if found.writes == Tables::none() => (Tables::Unknown, Tables::Unknown),
+        Touched::Named if found.writes == Tables::none() => (Tables::unknown(), Tables::unknown()),
         Touched::Named => {
             let new = Tables::named(new_name(node).into_iter().collect());
             (found.writes.and(new), found.reads)
@@ -27,7 +27,7 @@ pub(super) fn look(node: &NodeEnum) -> Result<Found, UnknownShape> {
         Touched::Seen => (found.writes.and(found.reads.clone()), found.reads),
         Touched::Objects(names) => (Tables::named(names), found.reads),
         Touched::NoTable => (Tables::none(), Tables::none()),
-        Touched::Unknown => (Tables::Unknown, Tables::Unknown),
+        Touched::Unknown => (found.writes.and_others(), found.reads.and_others()),
     };
     Ok(Found {
         why: Some(WriteReason::Kind(kinds::name(node))),

@@ -6,7 +6,7 @@
 use super::refused;
 use crate::analysis::Statement;
 use crate::control::Control;
-use crate::effects::{Effects, Tables};
+use crate::effects::Effects;
 use crate::write_reason::{Opaque, WriteReason};
 
 /// Maximum bytes of a text that is parsed. Longer texts are writes.
@@ -94,12 +94,8 @@ fn steps(statement: &Statement) -> usize {
 }
 
 fn names(effects: &Effects) -> usize {
-    let tables = |tables: &Tables| match tables {
-        Tables::Named(names) => names.len(),
-        Tables::Unknown => 0,
-    };
-    tables(&effects.writes)
-        + tables(&effects.reads)
+    effects.writes.names().len()
+        + effects.reads.names().len()
         + effects.functions.len()
         + effects.settings.len()
 }

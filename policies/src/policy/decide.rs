@@ -166,7 +166,7 @@ impl<'a> Examination<'a> {
         let (terms, effects) = (self.terms, self.effects);
         if !self.ignores_refusals {
             // A text that was not understood but may prepare a transaction has both categories.
-            let is_unread = effects.reads == Tables::Unknown;
+            let is_unread = !effects.reads.are_named();
             let also = effects.category.filter(|_| is_unread);
             let also = also.map(|_| Category::Unparsed);
             for category in effects.category.into_iter().chain(also) {
@@ -236,16 +236,21 @@ impl<'a> Examination<'a> {
     }
 
     fn tables(&mut self, half: Half, tables: &Tables) -> Result<(), Reason> {
-        let Tables::Named(names) = tables else {
-            return self.unknown_tables(half);
-        };
-        for name in names {
+        for name in tables.names() {
             if half.side == Side::Reads && is_systems(name) && !self.policy.lists_by_name(name) {
                 continue;
             }
             self.table(half, name)?;
         }
-        Ok(())
+        match tables {
+            Tables::Named(_) => Ok(()),
+            Tables::AndOthers(_) => self.unknown_tables(half),
+            Tables::Any => {
+                let words = "no text is known that would say which tables it";
+                self.say(|| format!("{words} {}, so every scope counts", half.side));
+                self.every_scope(half)
+            }
+        }
     }
 
     fn unknown_tables(&mut self, half: Half) -> Result<(), Reason> {
@@ -258,10 +263,15 @@ impl<'a> Examination<'a> {
                 terms.source(said.by)
             )
         });
-        if said.value == UnknownTables::EveryScope {
-            for scope in &self.policy.table_scopes {
-                self.needs.add(*scope);
-            }
+        match said.value {
+            UnknownTables::EveryScope => self.every_scope(half),
+            UnknownTables::SessionScope => self.unlisted(half),
+        }
+    }
+
+    fn every_scope(&mut self, half: Half) -> Result<(), Reason> {
+        for scope in &self.policy.table_scopes {
+            self.needs.add(*scope);
         }
         self.unlisted(half)
     }

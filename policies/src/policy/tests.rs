@@ -195,6 +195,12 @@ fn a_rule_exempts_refuses_or_gives_another_scope() {
     check(&loose, &write_anything(), "jobs");
     check(&loose, &write(&["public.orders"]), "jobs");
     check(&loose, &write(&["a.outbox"]), "mail");
+    let others = Effects {
+        writes: named(&["shop.outbox"]).and_others(),
+        ..write_anything()
+    };
+    check(&loose, &others, "jobs mail");
+    check(&loose, &Effects::without_text(), "jobs mail");
     check_frame(&loose, Some("jobs mail"), Some("jobs mail"));
 }
 
@@ -397,7 +403,7 @@ fn reads_that_must_be_current_need_the_token() {
     );
     check(&app, &read(&["queue"]), "default jobs");
     let anything = Effects {
-        reads: Tables::Unknown,
+        reads: Tables::unknown(),
         ..Effects::none()
     };
     check(&app, &anything, "default jobs");

@@ -229,9 +229,10 @@ impl Walk {
         let tables = self.scopes.resolve();
         let mut writes = self.writes;
         writes.extend(tables.locked);
+        let (writes, reads) = (Tables::named(writes), Tables::named(tables.read));
         let (writes, reads) = match self.unseen {
-            Unseen::Anything => (Tables::Unknown, Tables::Unknown),
-            Unseen::Nothing => (Tables::named(writes), Tables::named(tables.read)),
+            Unseen::Anything => (writes.and_others(), reads.and_others()),
+            Unseen::Nothing => (writes, reads),
         };
         let mut functions = self.functions;
         functions.sort_unstable();
@@ -283,7 +284,7 @@ mod tests {
             ("select 1; notify x", "NotifyStmt"),
             ("select 1; analyze t", "VacuumStmt"),
         ] {
-            let expected = (Some(WriteReason::Contains(name)), Tables::Unknown);
+            let expected = (Some(WriteReason::Contains(name)), Tables::unknown());
             assert_eq!(found(text), expected, "{text}");
         }
     }

@@ -169,7 +169,7 @@ impl PreparedText {
         match self {
             Self::Sql(effects) => Arc::clone(effects),
             Self::Classified(_) | Self::Plain | Self::Unknown | Self::MaySteer => {
-                Arc::new(Effects::unknown(None))
+                Arc::new(Effects::without_text())
             }
         }
     }

@@ -226,7 +226,7 @@ impl<'a> DryRun<'a> {
         });
         let effects = prepared.map(|effects| Effects::clone(effects));
         // As the proxy does.
-        Some(effects.unwrap_or_else(|| Effects::unknown(None)))
+        Some(effects.unwrap_or_else(|| Effects::without_text()))
     }
 
     /// What happens to a statement after those of its text that passed.
@@ -317,11 +317,11 @@ impl<'a> DryRun<'a> {
 
 /// `None` if the text does not tell. A read has no tables to report.
 fn tables(tables: &Tables, class: Class) -> Option<Vec<String>> {
-    match (tables, class) {
-        (_, Class::Read) => Some(Vec::new()),
-        (Tables::Named(names), Class::Write) => {
-            Some(names.iter().map(ObjectName::to_string).collect())
-        }
-        (Tables::Unknown, Class::Write) => None,
+    match class {
+        Class::Read => Some(Vec::new()),
+        Class::Write => tables.are_named().then(|| {
+            let names = tables.names().iter();
+            names.map(ObjectName::to_string).collect()
+        }),
     }
 }

@@ -293,8 +293,16 @@ impl Takeover {
         terms: Terms,
         deadline: Instant,
     ) -> Result<Mark, DeclareError> {
+        self.check(&declaration, &terms)?;
+        let inner = Arc::clone(&self.inner);
+        self.run(async move { inner.declare(declaration, terms, deadline).await })
+            .await
+    }
+
+    /// Refuses a declaration that is out of bounds or stale, as far as this proxy knows.
+    pub fn check(&self, declaration: &Declaration, terms: &Terms) -> Result<(), DeclareError> {
         let cached = self.inner.marks.find(&declaration.scope);
-        bounds::check_token(&declaration, &terms.bounds, cached.as_deref())?;
+        bounds::check_token(declaration, &terms.bounds, cached.as_deref())?;
         // The cache only rejects, and the confirmer soon looks up each rejection, since the cache may not know of a
         // repair yet. A session that is only observed continues all the same, so the authority must know of it.
         if terms.purpose != Purpose::Observe
@@ -304,10 +312,7 @@ impl Takeover {
             return Err(DeclareError::Stale { mark });
         }
         let (marks, pace) = (&self.inner.marks, &self.inner.pace);
-        bounds::check_growth(&declaration, &terms.bounds, marks, pace)?;
-        let inner = Arc::clone(&self.inner);
-        self.run(async move { inner.declare(declaration, terms, deadline).await })
-            .await
+        bounds::check_growth(declaration, &terms.bounds, marks, pace)
     }
 
     /// Reports that a session has ended normally: nothing in flight, Terminate sent, and the connection closed by the

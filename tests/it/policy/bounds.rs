@@ -46,6 +46,7 @@ fn a_poison_token_is_refused_and_changes_nothing() {
         format!("SET fencing.token = {POISON}"),
         "SET fencing.token = 35001".to_owned(),
         "SET fencing.token = 'jobs=101'".to_owned(),
+        "SET fencing.token = 'default=34001,jobs=101'".to_owned(),
     ] {
         assert_refused(&mut wire, &sql, "PF003");
     }

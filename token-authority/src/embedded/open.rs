@@ -76,13 +76,13 @@ pub(super) fn no_directory(dir: &Path) -> impl FnOnce(io::Error) -> OpenError {
     }
 }
 
-pub(super) fn check_mode(dir: &Path, metadata: &Metadata) -> Result<(), OpenError> {
+pub(super) fn check_mode(path: &Path, metadata: &Metadata) -> Result<(), OpenError> {
     let mode = metadata.mode() & 0o7777;
     if mode & 0o002 != 0 {
         // Every user of this machine could forge marks.
-        let path = dir.display();
+        let path = path.display();
         return Err(OpenError::Unusable(format!(
-            "every user can write to the authority's directory {path} (mode {mode:03o}); run: chmod 700 {path}"
+            "every user can write to the authority's {path} (mode {mode:03o}); run: chmod o-w {path}"
         )));
     }
     Ok(())
@@ -143,6 +143,7 @@ fn open_existing(dir: &Path) -> Result<(Database, AuthorityId, (u64, u64)), Open
         .open(&path)
         .map_err(io_error(&path))?;
     let metadata = file.metadata().map_err(io_error(&path))?;
+    check_mode(&path, &metadata)?;
     if metadata.len() == 0 {
         return Err(damaged(&path, EMPTY));
     }

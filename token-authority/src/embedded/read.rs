@@ -73,7 +73,8 @@ pub fn try_open(dir: &Path) -> Result<(), OpenError> {
     if path.try_exists().map_err(io_error(&path))? {
         check_mode(dir, &fs::metadata(dir).map_err(io_error(dir))?)?;
         let opened = OpenOptions::new().read(true).write(true).open(&path);
-        return opened.map(drop).map_err(io_error(&path));
+        let metadata = opened.and_then(|file| file.metadata());
+        return check_mode(&path, &metadata.map_err(io_error(&path))?);
     }
     let there = dir.ancestors().find(|ancestor| ancestor.exists());
     let there = there.unwrap_or(dir);

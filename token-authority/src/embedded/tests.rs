@@ -13,7 +13,7 @@ use super::*;
 use crate::{Incarnation, Repair, Token};
 
 const DAMAGED: &str = "is damaged or not a store of pgpalisade";
-const EXPOSED: &str = "every user can write to the authority's directory";
+const EXPOSED: &str = "every user can write to the authority's";
 const NO_DIRECTORY: &str = "does not exist, and this user cannot create it";
 
 fn open_error(dir: &Path) -> OpenError {
@@ -388,6 +388,9 @@ fn trying_to_open_leaves_nothing_behind() {
     assert!(matches!(error, OpenError::Io { .. }), "{error}");
     let error = try_open(Path::new("/proc/authority")).unwrap_err();
     says(&error, NO_DIRECTORY);
-    fs::set_permissions(&missing, fs::Permissions::from_mode(0o777)).unwrap();
-    says(&try_open(&missing).unwrap_err(), EXPOSED);
+    for exposed in [file(&missing), missing.clone()] {
+        fs::set_permissions(&exposed, fs::Permissions::from_mode(0o777)).unwrap();
+        says(&try_open(&missing).unwrap_err(), EXPOSED);
+        says(&open_error(&missing), EXPOSED);
+    }
 }

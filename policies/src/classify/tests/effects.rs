@@ -14,9 +14,10 @@ fn sorted(names: &[ObjectName]) -> String {
 }
 
 fn tables(tables: &Tables) -> String {
-    match tables {
-        Tables::Unknown => "?".to_owned(),
-        Tables::Named(names) => sorted(names),
+    match (tables.are_named(), sorted(tables.names())) {
+        (true, names) => names,
+        (false, names) if names.is_empty() => "?".to_owned(),
+        (false, names) => format!("{names}, ?"),
     }
 }
 

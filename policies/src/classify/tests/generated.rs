@@ -184,9 +184,9 @@ impl Made {
         let verdict = of(&self.text);
         let at = || format!("SEED={seed}: {}: {verdict:#?}", self.text);
         assert_ne!(verdict.kind(), "unparsed", "{}", at());
-        let names = |tables: &Tables| match tables {
-            Tables::Named(names) => names.iter().map(ToString::to_string).collect(),
-            Tables::Unknown => panic!("{}", at()),
+        let names = |tables: &Tables| {
+            assert!(tables.are_named(), "{}", at());
+            tables.names().iter().map(ToString::to_string).collect()
         };
         let all = |of: fn(&crate::Effects) -> &Tables| -> BTreeSet<String> {
             let statements = verdict.statements.iter();

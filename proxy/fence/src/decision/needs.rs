@@ -5,7 +5,6 @@ use std::sync::Arc;
 use pgpalisade_authority::Scope;
 use pgpalisade_policies::{
     Class, Effects, Lifetime, MayNotDeclare, Mode, ObjectName, Requirement, ScopeId, ScopeSet,
-    Tables,
 };
 
 use super::permit::{Admitted, Basis, Grounds};
@@ -218,11 +217,7 @@ impl SessionFence {
 
     /// Table that a scope may list and that a statement names without its schema.
     fn listed_without_schema<'a>(&self, effects: &'a Effects) -> Option<&'a ObjectName> {
-        let names = |tables: &'a Tables| match tables {
-            Tables::Named(names) => &**names,
-            Tables::Unknown => &[],
-        };
-        let mut names = names(&effects.writes).iter().chain(names(&effects.reads));
+        let mut names = effects.writes.names().iter().chain(effects.reads.names());
         names.find(|name| name.schema.is_none() && self.rules().policy().may_list(name))
     }
 

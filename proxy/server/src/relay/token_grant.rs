@@ -162,12 +162,16 @@ impl Declarant {
             self.lease_all(wanted, &mut obtained).await?;
             deadline = self.takeover.deadline();
         }
+        // One that cannot be accepted must not depose the leaders of the scopes before it.
         for (scope, claim, terms) in wanted.claims() {
-            let Identified { backend, cluster } = self.session;
-            let declaration = Declaration {
-                take: Some(self.take),
-                ..Declaration::new(scope, claim, backend, cluster, &self.by)
-            };
+            let is_certain = terms.purpose == Purpose::Admit && !matches!(claim, Claim::Lease(_));
+            let checked = || self.takeover.check(&self.declaration(scope, claim), terms);
+            if let Err(error) = if is_certain { checked() } else { Ok(()) } {
+                return Err(Box::new(rejection(Some((scope, claim)), error)));
+            }
+        }
+        for (scope, claim, terms) in wanted.claims() {
+            let declaration = self.declaration(scope, claim);
             let declared = match claim {
                 Claim::Lease(time) => {
                     let terms = terms.clone();
@@ -202,6 +206,14 @@ impl Declarant {
             }
         }
         Ok(obtained)
+    }
+
+    fn declaration(&self, scope: &Scope, claim: Claim) -> Declaration {
+        let Identified { backend, cluster } = self.session;
+        Declaration {
+            take: Some(self.take),
+            ..Declaration::new(scope, claim, backend, cluster, &self.by)
+        }
     }
 
     /// Acquires all leases of a value before any token is declared, so that a failure changes nothing. All sessions

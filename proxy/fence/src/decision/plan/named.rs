@@ -15,7 +15,7 @@ impl<'a> Walk<'a> {
     pub(super) fn check_execute(&mut self, name: Name<'_>, depth: u8) -> Result<(), Unmet> {
         match self.in_text.find(name) {
             InText::Effects(effects) => self.check(effects, None),
-            InText::Unknown => self.check(&Effects::unknown(None), None),
+            InText::Unknown => self.check(&Effects::without_text(), None),
             InText::Nothing => {
                 let meaning = self.find(name).unwrap_or(&PreparedText::Unknown);
                 let verdict = meaning.verdict();
