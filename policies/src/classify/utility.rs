@@ -68,13 +68,13 @@ fn touched(node: &NodeEnum) -> Touched {
         N::DropStmt(drop) => dropped(drop),
         N::CommentStmt(comment) => objects(comment.objtype, comment.object.as_deref()),
         N::SecLabelStmt(label) => objects(label.objtype, label.object.as_deref()),
-        N::ViewStmt(_) => Touched::Seen,
+        // A rule "_RETURN" makes a view up to PostgreSQL 15.
+        N::ViewStmt(_) | N::RuleStmt(_) => Touched::Seen,
         N::CreateStmt(_)
         | N::CreateForeignTableStmt(_)
         | N::CreateTableAsStmt(_)
         | N::IndexStmt(_)
         | N::CreateTrigStmt(_)
-        | N::RuleStmt(_)
         | N::CreatePolicyStmt(_)
         | N::AlterPolicyStmt(_)
         | N::CreateStatsStmt(_)

@@ -251,7 +251,7 @@ impl<'a> DryRun<'a> {
             }
         };
         self.passed = text.statements.into();
-        if outcome.rejection.is_some() {
+        if outcome.rejection.is_some() && outcome.mode == Mode::Enforce {
             self.passed.pop();
         }
         outcome
