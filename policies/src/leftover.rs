@@ -317,6 +317,7 @@ mod tests {
     use crate::{TextEncoding, classify};
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table")]
     fn what_outlives_its_transaction() {
         for (text, expect) in [
             ("SELECT 1", None),

@@ -8,6 +8,10 @@
     clippy::panic,
     reason = "a test that cannot go on fails"
 )]
+#![expect(
+    clippy::too_many_lines,
+    reason = "a test may have a long table, or a long story"
+)]
 
 mod authority_down;
 mod bench;
