@@ -172,49 +172,6 @@ parse s SET LOCAL work_mem = '1MB' + describe s ;; run s ;; run s
     ));
 }
 
-/// Its literals were read by a setting of its transaction.
-#[test]
-fn a_statement_that_means_something_else_elsewhere_keeps_its_connection() {
-    let [_, stage] = of("2");
-    let (mut one, mut other) = (stage.plain(), stage.plain());
-    one.ok("BEGIN; SET LOCAL datestyle = 'German'");
-    one.run(&b().parse("s", "SELECT '1.2.2020'::date").sync());
-    one.ok("COMMIT");
-    let pid = super::backend(&mut one);
-    for _ in 0..3 {
-        assert_ne!(super::backend(&mut other), pid);
-        let answer = one.run(&run_in(b(), "s").sync());
-        assert!(
-            pretty(&answer).contains("2020-02-01"),
-            "{}",
-            pretty(&answer)
-        );
-        assert_eq!(super::backend(&mut one), pid);
-    }
-    one.run(&b().close_statement("s").sync());
-    other.ok("BEGIN");
-    one.ok("SELECT 1");
-    other.ok("COMMIT");
-}
-
-/// PostgreSQL does not know it then, and drivers parse it anew.
-#[test]
-fn where_a_setting_has_changed_no_statement_is_parsed_again() {
-    let [_, stage] = of("1");
-    let (mut one, mut other) = (stage.plain(), stage.plain());
-    let parse = b()
-        .parse("s", "SELECT to_char('1.2.2020'::date, 'MM')")
-        .sync();
-    one.run(&parse);
-    other.ok("SELECT 1");
-    one.ok("SET datestyle = 'German'");
-    let runs = run_in(b(), "s").sync();
-    assert_eq!(errors(&one.run(&runs)), ["26000"]);
-    assert_eq!(errors(&one.run(&parse)), [""; 0]);
-    let answer = pretty(&one.run(&runs));
-    assert!(answer.contains("\"02\""), "{answer}");
-}
-
 /// A write by name needs a token, wherever it was parsed.
 #[test]
 fn nobody_writes_by_a_statement_without_a_token() {
