@@ -70,12 +70,12 @@ fn check_said(places: &str) {
     }
 }
 
-/// Idle, in a transaction, after a savepoint, and in a failed transaction, where PostgreSQL has its own reply to every
-/// statement (25P02).
-#[test]
-fn in_each_state() {
-    check_said(
-        "
+told! {
+    check_said;
+
+    /// Idle, in a transaction, after a savepoint, and in a failed transaction, where PostgreSQL has its own reply to
+    /// every statement (25P02).
+    in_each_state: "
 2
 WRITE
 SELECT 1
@@ -128,16 +128,10 @@ BEGIN
 SELECT 1/0
 WRITE
 SELECT 1
-COMMIT
-",
-    );
-}
+COMMIT";
 
-/// In a pipeline, and further simple queries in the same write, while the reply to the first is in flight.
-#[test]
-fn in_a_pipeline() {
-    check_said(
-        "
+    /// In a pipeline, and further simple queries in the same write, while the reply to the first is in flight.
+    in_a_pipeline: "
 1
 > SELECT 1 + > WRITE + > SELECT 1 + sync
 
@@ -156,15 +150,9 @@ BEGIN
 SELECT pg_sleep(0.1) + WRITE + SELECT 2
 
 2
-BEGIN + WRITE + SELECT 2 + ROLLBACK + WRITE
-",
-    );
-}
+BEGIN + WRITE + SELECT 2 + ROLLBACK + WRITE";
 
-#[test]
-fn prepared_statements() {
-    check_said(
-        "
+    prepared_statements: "
 3
 parse w WRITE + describe w + sync
 show w + sync
@@ -174,9 +162,7 @@ EXECUTE w
 2
 PREPARE w AS WRITE
 EXECUTE w
-run w + sync
-",
-    );
+run w + sync";
 }
 
 /// The data after a refused COPY is discarded, as after any COPY that fails.

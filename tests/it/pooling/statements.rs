@@ -102,10 +102,10 @@ fn are_the_same(conversations: &str) {
     }
 }
 
-#[test]
-fn a_statement_is_where_its_client_is() {
-    are_the_same(
-        "
+told! {
+    are_the_same;
+
+    a_statement_is_where_its_client_is: "
 parse s SELECT 1 ;; run s ;; run s ;; run s
 parse s SELECT 1 + parse t SELECT 2 ;; run s + run t ;; run s + run t
 parse s SELECT 1 + parse t SELECT 2 ;; parse u SELECT 1/0 ;; run s + run u + run t ;; run s + run t
@@ -122,15 +122,9 @@ parse s SELECT 1 ;; parse . SELECT 7 + describe . ;; run s ;; run .
 parse s SELECT * FROM t ;; table DROP TABLE t ;; run s ;; close s ;; run s
 BEGIN ;; parse s SELECT 1 ;; ROLLBACK ;; run s
 parse s SELECT 1 ;; parse t ROLLBACK ;; BEGIN ;; SELECT 1/0 ;; run s ;; run s ;; run t ;; run s
-parse s SELECT 1 ;; BEGIN ;; SELECT 1/0 ;; run s + run t ;; ROLLBACK ;; run s
-",
-    );
-}
+parse s SELECT 1 ;; BEGIN ;; SELECT 1/0 ;; run s + run t ;; ROLLBACK ;; run s";
 
-#[test]
-fn a_statement_of_the_protocol_by_sql() {
-    are_the_same(
-        "
+    a_statement_of_the_protocol_by_sql: "
 parse s SELECT 1 ;; DEALLOCATE s ;; DEALLOCATE s ;; run s ;; parse s SELECT 1 ;; run s
 parse s SELECT * FROM t ;; table DROP TABLE t ;; DEALLOCATE s ;; parse s SELECT 1 ;; run s
 parse s SELECT 1 ;; DEALLOCATE s; SELECT 1 ;; run s
@@ -145,9 +139,7 @@ parse s SELECT 1 ;; EXECUTE s ;; EXECUTE s ;; run s
 parse s SELECT 1 ;; > EXECUTE s ;; > EXECUTE s
 parse s SELECT * FROM t ;; table DROP TABLE t ;; EXECUTE s ;; SELECT 1 ;; EXECUTE s; SELECT 1 ;; SELECT 1
 parse s SELECT 1 ;; PREPARE s AS SELECT 2
-SELECT 1 ;; DEALLOCATE s ;; PREPARE s AS SELECT 3
-",
-    );
+SELECT 1 ;; DEALLOCATE s ;; PREPARE s AS SELECT 3";
 }
 
 /// The client was told it of a statement, or of a portal. A table of the same columns is no change.
