@@ -75,14 +75,9 @@ impl Scene {
         let took = begin.elapsed();
         assert_eq!(answer[0].sqlstate(), "PF004", "{}", pretty(&answer));
         assert!(took < TIMEOUT + SLACK, "{took:?}");
-        assert_eq!(
-            self.plain.query("SET fencing.token = 35")[0].sqlstate(),
-            "PF004"
-        );
-        let answer = self.plain.query("INSERT INTO jobs DEFAULT VALUES");
-        assert_eq!(answer[0].sqlstate(), "PF002", "{}", pretty(&answer));
-        let answer = self.plain.query("SHOW fencing.history");
-        assert_eq!(answer[0].sqlstate(), "PF004", "{}", pretty(&answer));
+        self.plain.fails("SET fencing.token = 35", "PF004");
+        self.plain.fails("INSERT INTO jobs DEFAULT VALUES", "PF002");
+        self.plain.fails("SHOW fencing.history", "PF004");
         let away = self.writes();
         println!(
             "writes of a bound session in {COUNTED:?}: {before} before, {away} while it is away"
@@ -100,8 +95,7 @@ impl Scene {
         });
         self.assert_told("the authority is back");
         self.plain.ok("INSERT INTO jobs DEFAULT VALUES");
-        let last = self.bound.query("INSERT INTO jobs DEFAULT VALUES");
-        assert_eq!(last[0].sqlstate(), "PF001", "{}", pretty(&last));
+        self.bound.fails("INSERT INTO jobs DEFAULT VALUES", "PF001");
         assert!(!self.proxy.output().contains("panicked"));
     }
 }
@@ -143,8 +137,7 @@ fn a_store_that_can_only_be_read() {
     let mut scene = Scene::with(format!("postgres:{}", marks.admin_dsn()));
     let mut admin = marks.admin();
     admin.ok("BEGIN; LOCK TABLE pgpalisade_authority.marks IN SHARE MODE");
-    let answer = scene.plain.query("SET fencing.token = 35");
-    assert_eq!(answer[0].sqlstate(), "PF004", "{}", pretty(&answer));
+    scene.plain.fails("SET fencing.token = 35", "PF004");
     // It is read.
     for _ in 0..3 {
         assert_eq!(scene.http.get("/readyz").status, 200);
@@ -212,8 +205,9 @@ fn a_token_that_was_laid_down() {
     let set = "SET fencing.token = 34";
     scene.plain.ok(set);
     scene.plain.ok("RESET fencing.token");
-    let answer = scene.plain.query("INSERT INTO jobs DEFAULT VALUES");
-    assert_eq!(answer[0].sqlstate(), "PF002", "{}", pretty(&answer));
+    scene
+        .plain
+        .fails("INSERT INTO jobs DEFAULT VALUES", "PF002");
     etcd.pause(0);
     scene.plain.ok(set);
     scene.plain.ok("INSERT INTO jobs DEFAULT VALUES");

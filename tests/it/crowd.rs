@@ -99,8 +99,7 @@ fn refusals_before_authentication_are_few_and_apart() {
         let answer = refused_before_authentication(&endpoint, &user);
         assert_eq!(answer.sqlstate(), "PF003");
     }
-    let refused = stage.plain().query("INSERT INTO jobs VALUES (1)");
-    assert_eq!(refused[0].sqlstate(), "PF002");
+    stage.plain().fails("INSERT INTO jobs VALUES (1)", "PF002");
     stage.proxy.terminate();
     let (mut recorded, mut real, mut summed_up) = (0, 0, 0);
     for record in stage.proxy.rejections() {
@@ -245,8 +244,7 @@ fn texts_that_never_end() {
     first.ok(&long);
     // A session without a token gets no room, and is told so.
     let mut plain = stage.plain();
-    let refused = plain.query(&format!("SELECT '{}'", "x".repeat(800_000)));
-    assert_eq!(refused[0].sqlstate(), "PF002", "{}", pretty(&refused));
+    let refused = plain.fails(&format!("SELECT '{}'", "x".repeat(800_000)), "PF002");
     let detail = refused[0].field(b'D').unwrap();
     assert!(detail.contains("too many long texts"), "{detail}");
     // Short texts need no room.
@@ -342,8 +340,7 @@ fn a_takeover_while_the_standby_is_away() {
     let mut admin = postgres.admin();
     admin.ok("BEGIN; LOCK TABLE pgpalisade.mark");
     let mut wire = Wire::login(&proxy.endpoint(), &[("user", "postgres")]);
-    let answer = wire.query("SET fencing.token = 3");
-    assert_eq!(answer[0].sqlstate(), "PF006", "{}", pretty(&answer));
+    let answer = wire.fails("SET fencing.token = 3", "PF006");
     let text = pretty(&answer);
     assert_says(&text, "could not be copied into the cluster");
 }

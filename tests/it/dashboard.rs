@@ -114,7 +114,8 @@ async fn it_shows_what_there_is_and_what_to_do() {
                      && !r.name.startsWith('data:')).length";
     assert_eq!(browser.value(strangers).await, 0);
     // A takeover that cannot be completed.
-    let backend = first_backend(&scene);
+    let second = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE '%onerror%'";
+    let backend = scene.stage.value(second).parse().unwrap();
     pgpalisade_test_servers::machine::signal(backend, Signal::STOP);
     let mut third = Wire::connect(&scene.stage.proxy.endpoint());
     third.start_as_leader("35");
@@ -126,12 +127,6 @@ async fn it_shows_what_there_is_and_what_to_do() {
         .await;
     keep(&browser, "dashboard.png").await;
     pgpalisade_test_servers::machine::signal(backend, Signal::CONT);
-}
-
-/// Backend of the second leader.
-fn first_backend(scene: &Scene) -> u32 {
-    let sql = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE '%onerror%'";
-    scene.stage.value(sql).parse().unwrap()
 }
 
 /// Saves a screenshot if `PGPALISADE_PICTURES` names a directory.

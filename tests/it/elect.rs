@@ -266,7 +266,8 @@ fn the_command_is_told_and_its_code_is_given() {
         .unwrap();
     let token = line.split(':').nth(1).unwrap();
     assert_eq!(line, format!("jobs:{token}:-c fencing.token=jobs={token}"));
-    assert_eq!(token.parse::<i64>().unwrap(), etcd_revision_before(&etcd));
+    // Only the end of the lease comes after the candidacy.
+    assert_eq!(token.parse::<i64>().unwrap(), etcd.revision(&[0]) - 1);
     let (code, output) = run(&arguments, "kill -KILL $$");
     assert_eq!(code, 137, "{output}");
     let mut command = subcommand("elect");
@@ -277,11 +278,6 @@ fn the_command_is_told_and_its_code_is_given() {
         .output()
         .unwrap();
     assert_eq!(no_program.status.code(), Some(127), "{no_program:?}");
-}
-
-/// Revision of the last candidacy: only the end of its lease comes after it.
-fn etcd_revision_before(etcd: &Etcd) -> i64 {
-    etcd.revision(&[0]) - 1
 }
 
 #[test]

@@ -10,7 +10,7 @@ use pgpalisade_test_servers::policy::PolicyFile;
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy, subcommand};
 use pgpalisade_test_servers::stage::{Stage, leader};
-use pgpalisade_test_servers::wire::{PROTOCOL_3_0, TRUSTED, Wire, pretty, trusted};
+use pgpalisade_test_servers::wire::{TRUSTED, Wire, pretty};
 
 const SETUP: &str = "CREATE TABLE jobs (id int)";
 const ELECTION: &str = "/elections/jobs";
@@ -42,11 +42,8 @@ impl Scene {
     }
 
     fn proxy(postgres: &Postgres, etcd: &Etcd, policy: &PolicyFile) -> Proxy {
-        let path = policy.path().display().to_string();
-        let options = Options::new(postgres)
-            .flag("--policy", &path)
-            .store(etcd.authority());
-        Proxy::start_with(options)
+        let options = Options::new(postgres).policy(policy);
+        Proxy::start_with(options.store(etcd.authority()))
     }
 
     fn stands(&self, candidate: &str) -> u64 {
@@ -58,8 +55,7 @@ impl Scene {
     }
 
     fn plain(&self) -> Wire {
-        let session = TRUSTED;
-        Wire::login(&self.proxy.endpoint(), &session)
+        Wire::login(&self.proxy.endpoint(), &TRUSTED)
     }
 
     /// A session of the leader with this number, with an uncommitted write.
@@ -130,10 +126,8 @@ fn only_the_number_of_the_leader_counts() {
             "cannot be taken: election \"/elections/jobs\" issues it",
         );
     }
-    let mut login = Wire::connect(&scene.proxy.endpoint());
     let candidate = format!("jobs={b}");
-    let session = trusted(&[("fencing.token", &candidate)]);
-    login.startup(PROTOCOL_3_0, &session);
+    let mut login = Wire::open(&scene.proxy.endpoint(), &[("fencing.token", &candidate)]);
     let told = pretty(&login.until_closed());
     assert!(told.contains("PF003") && told.contains("FATAL"), "{told}");
     wire.ok(&format!("SET fencing.token = 'jobs={a}'"));
@@ -302,9 +296,8 @@ fn another_store_is_refused() {
 #[test]
 fn a_number_is_asked_for_whoever_has_declared_it_before() {
     let scene = Scene::start(POLICY);
-    let path = scene.policy.path().display().to_string();
-    let options =
-        Options::new(&scene.postgres).flags(&[("--policy", &path), ("--pool", "transaction")]);
+    let options = Options::new(&scene.postgres).policy(&scene.policy);
+    let options = options.flag("--pool", "transaction");
     let proxy = Proxy::start_with(options.store(scene.etcd.authority()));
     let number = scene.stands("a");
     let value = format!("jobs={number}");
@@ -314,8 +307,7 @@ fn a_number_is_asked_for_whoever_has_declared_it_before() {
     let mut other = Wire::login(&proxy.endpoint(), &TRUSTED);
     assert_refused(&mut other, &number.to_string(), "PF001", "nobody leads");
     other.fails("INSERT INTO jobs VALUES (2)", "PF002");
-    let mut login = Wire::connect(&proxy.endpoint());
-    login.startup(PROTOCOL_3_0, &trusted(&[("fencing.token", &value)]));
+    let mut login = Wire::open(&proxy.endpoint(), &[("fencing.token", &value)]);
     let told = pretty(&login.until_closed());
     assert_says(&told, "PF001");
     assert_says(&told, "nobody leads");

@@ -8,6 +8,21 @@
     clippy::panic,
     reason = "a test that cannot go on fails"
 )]
+#![expect(
+    clippy::too_many_lines,
+    reason = "a test may have a long table, or a long story"
+)]
+
+/// Tests that are a call of one function with a text each.
+macro_rules! told {
+    ($check:ident; $($(#[$doc:meta])* $name:ident: $text:literal;)+) => {$(
+        $(#[$doc])*
+        #[test]
+        fn $name() {
+            $check($text);
+        }
+    )+};
+}
 
 mod authority_down;
 mod bench;

@@ -66,10 +66,7 @@ fn numbers_rise_by_what_was_done() {
         plain.ok("SELECT 1");
     }
     for _ in 0..2 {
-        assert_eq!(
-            plain.query("INSERT INTO jobs VALUES (0)")[0].sqlstate(),
-            "PF002"
-        );
+        plain.fails("INSERT INTO jobs VALUES (0)", "PF002");
     }
     let mut old = stage.leader("33");
     old.ok("INSERT INTO jobs VALUES (1)");
@@ -89,7 +86,7 @@ fn numbers_rise_by_what_was_done() {
     // A takeover with a session to end.
     let mut new = stage.leader("34");
     new.ok("INSERT INTO jobs VALUES (2)");
-    assert_eq!(old.query("SELECT 1")[0].sqlstate(), "PF001");
+    old.fails("SELECT 1", "PF001");
     drop(plain);
     wait_until(
         http,
@@ -203,8 +200,7 @@ fn a_refused_reload_is_seen() {
     let postgres = Postgres::start();
     let policy = PolicyFile::new("");
     let http = Http::free();
-    let path = policy.path().display().to_string();
-    let proxy = Proxy::start_with(http.options(&postgres).flag("--policy", &path));
+    let proxy = Proxy::start_with(http.options(&postgres).policy(&policy));
     let ok = |file: &str| format!("pgpalisade_reload_ok{{file=\"{file}\"}}");
     // SHA-256 of a line without a character.
     let empty = "pgpalisade_policy_info{sha256=\
@@ -229,7 +225,7 @@ fn clients_make_no_series() {
     session.query(&format!("SET fencing.token = '{hostile}=1'"));
     // Before the login no name is authenticated.
     let mut login = Wire::connect(&stage.proxy.endpoint());
-    login.startup(0x3_0000, &[("user", "x"), ("fencing.token", hostile)]);
+    login.startup(196_608, &[("user", "x"), ("fencing.token", hostile)]);
     assert_eq!(login.until_closed()[0].sqlstate(), "PF003");
     let seen = http.metrics();
     promtool(&["check", "metrics"], &seen.text);
@@ -248,8 +244,7 @@ fn only_scopes_that_there_are_have_series() {
     let postgres = Postgres::start();
     postgres.sql(SETUP);
     let http = Http::free();
-    let path = policy.path().display().to_string();
-    let proxy = Proxy::start_with(http.options(&postgres).flag("--policy", &path));
+    let proxy = Proxy::start_with(http.options(&postgres).policy(&policy));
     let stage = Stage { proxy, postgres };
     let refused = |scope: &str| {
         format!(
@@ -257,18 +252,17 @@ fn only_scopes_that_there_are_have_series() {
         )
     };
     let mut login = Wire::connect(&stage.proxy.endpoint());
-    login.startup(0x3_0000, &[("user", "x"), ("fencing.token", "jobs=1")]);
+    login.startup(196_608, &[("user", "x"), ("fencing.token", "jobs=1")]);
     assert_eq!(login.until_closed()[0].sqlstate(), "PF005");
     wait_until(http, &refused(""), 1.0);
-    assert_eq!(
-        stage.plain().query("SET fencing.token = 'jobs=1'")[0].sqlstate(),
-        "PF005"
-    );
+    stage.plain().fails("SET fencing.token = 'jobs=1'", "PF005");
     wait_until(http, &refused("jobs"), 1.0);
     let mut session = stage.plain();
     for number in 0..50 {
-        let answer = session.query(&format!("SET fencing.token = 'made-up-{number}=1'"));
-        assert_eq!(answer[0].sqlstate(), "PF005");
+        session.fails(
+            &format!("SET fencing.token = 'made-up-{number}=1'"),
+            "PF005",
+        );
     }
     wait_until(http, &refused("(others)"), 50.0);
     let seen = http.metrics();

@@ -161,11 +161,8 @@ fn act(stage: &Stage) -> Vec<Wire> {
     let mut plain = stage.plain();
     let traced = "INSERT INTO jobs VALUES (1) \
                   /*traceparent='00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'*/";
-    assert_eq!(plain.query(traced)[0].sqlstate(), "PF002");
-    assert_eq!(
-        plain.query("SET fencing.token = 'no number'")[0].sqlstate(),
-        "PF003"
-    );
+    plain.fails(traced, "PF002");
+    plain.fails("SET fencing.token = 'no number'", "PF003");
     // A takeover that cannot be completed.
     let pid = new.backend_pid();
     signal(pid, Signal::STOP);

@@ -20,8 +20,7 @@ fn a_log_that_is_rotated_loses_nothing() {
     let mut numbers = 0..;
     let mut refuse = || {
         for number in numbers.by_ref().take(EACH) {
-            let refused = wire.query(&format!("INSERT INTO jobs_{number} VALUES (1)"));
-            assert_eq!(refused[0].sqlstate(), "PF002");
+            wire.fails(&format!("INSERT INTO jobs_{number} VALUES (1)"), "PF002");
         }
     };
     let old = |round: usize| log.with_extension(round.to_string());
@@ -62,8 +61,9 @@ fn a_storm_is_a_few_records_and_a_count() {
     for _ in 0..STORM {
         zombie.run(&batch);
     }
-    let refused = stage.user("postgres").query("INSERT INTO jobs SELECT 2");
-    assert_eq!(refused[0].sqlstate(), "PF002");
+    stage
+        .user("postgres")
+        .fails("INSERT INTO jobs SELECT 2", "PF002");
     stage.proxy.terminate();
     let records = stage.proxy.rejections();
     let of = |text: &str| {
@@ -104,11 +104,11 @@ fn the_trace_of_a_statement_is_kept() {
     );
     let forged = "INSERT INTO jobs VALUES (1) /*traceparent='00-secret'*/";
     for sql in [&traced, &long] {
-        assert_eq!(wire.query(sql)[0].sqlstate(), "PF002");
+        wire.fails(sql, "PF002");
     }
     let refused = wire.extended(&traced);
     assert!(refused.iter().any(|message| message.tag == b'E'));
-    assert_eq!(wire.query(forged)[0].sqlstate(), "PF002");
+    wire.fails(forged, "PF002");
     let records = stage.proxy.first_rejections(4);
     let traces: Vec<&Value> = records
         .iter()
@@ -151,11 +151,11 @@ fn nobody_writes_lines_or_steers_terminals_through_the_logs() {
         ];
         let mut wire = Wire::login(&stage.proxy.endpoint(), &who);
         let sql = format!("INSERT INTO jobs VALUES (1) -- {HOSTILE}");
-        assert_eq!(wire.query(&sql)[0].sqlstate(), "PF002");
+        wire.fails(&sql, "PF002");
         let setting = format!("SET fencing.token = '{HOSTILE}'");
-        assert_eq!(wire.query(&setting)[0].sqlstate(), "PF003");
+        wire.fails(&setting, "PF003");
         let scope = format!("SET fencing.scope = '{HOSTILE}'");
-        assert_eq!(wire.query(&scope)[0].sqlstate(), "PF003");
+        wire.fails(&scope, "PF003");
         let mut unknown = Wire::connect(&stage.proxy.endpoint());
         unknown.startup(196_608, &[("user", HOSTILE), ("database", HOSTILE)]);
         let refused = unknown.until_closed();

@@ -10,7 +10,7 @@ use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
 use pgpalisade_test_servers::stage::leader;
 use pgpalisade_test_servers::wire::{
-    Batch, Endpoint, PROTOCOL_3_0, TRUSTED, Wire, assert_error, errors, pretty, tags,
+    Batch, Endpoint, TRUSTED, Wire, assert_error, errors, pretty, tags,
 };
 use serde_json::Value;
 
@@ -326,8 +326,7 @@ fn a_listener_does_not_undo_a_repair() {
     let listener = Endpoint::Tcp(([127, 0, 0, 1], port).into());
     let token = |token: &str| {
         wait_until("the token of the listener", || {
-            let mut wire = Wire::connect(&listener);
-            wire.startup(PROTOCOL_3_0, &TRUSTED);
+            let mut wire = Wire::open(&listener, &[]);
             let is_open = errors(&wire.until_ready()).is_empty();
             is_open && pretty(&wire.query("SHOW fencing.token")).contains(&format!("{token:?}"))
         });
@@ -343,8 +342,7 @@ fn a_listener_does_not_undo_a_repair() {
     let hears = hears.parse().unwrap();
     pause(hears);
     repaired(&repair(&proxy, "3", &["--yes"]));
-    let mut early = Wire::connect(&listener);
-    early.startup(PROTOCOL_3_0, &TRUSTED);
+    let mut early = Wire::open(&listener, &[]);
     early.until_ready();
     signal(hears, Signal::CONT);
     token("4");

@@ -1,6 +1,4 @@
-//! Rules that the compiler does not know: sizes, words, and the direction of imports.
-//!
-//! Functions are measured by rustfmt's layout: one ends at the first `}` that is indented as its `fn` is.
+//! Rules that the compiler does not know: sizes, words, and the direction of imports. Clippy measures the functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -9,7 +7,6 @@ use std::path::{Path, PathBuf};
 use pgpalisade_test_servers::machine::repository;
 
 const CODE_LINES_MAX: usize = 400;
-const FUNCTION_LINES_MAX: usize = 70;
 const COLUMNS_MAX: usize = 120;
 
 /// Dependencies allowed between our crates below the binary.
@@ -115,6 +112,14 @@ fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
         .map(|(index, line)| (index + 1, line))
 }
 
+/// The lines about which this is true.
+fn lines_with(text: &str, is_wrong: impl Fn(&str) -> bool) -> Vec<(usize, String)> {
+    let found = numbered(text).filter(|(_, line)| is_wrong(line));
+    found
+        .map(|(number, line)| (number, line.trim().to_owned()))
+        .collect()
+}
+
 fn code_lines(text: &str) -> usize {
     let code = text
         .lines()
@@ -149,82 +154,6 @@ fn files_are_short() {
             }
         },
     );
-}
-
-/// Start and length of each function.
-fn functions(text: &str) -> Vec<(usize, usize)> {
-    let mut found = Vec::new();
-    let lines: Vec<&str> = text.lines().collect();
-    for (index, line) in lines.iter().enumerate() {
-        let code = line.trim_start();
-        let words = code.split_whitespace();
-        let is_function = words
-            .take_while(|word| !word.starts_with("//"))
-            .take_while(|word| {
-                ["pub", "const", "async", "fn", "extern"].contains(word) || word.starts_with("pub(")
-            })
-            .any(|word| word == "fn");
-        if !is_function {
-            continue;
-        }
-        let indent = &line[..line.len() - code.len()];
-        let end = lines[index..].iter().position(|line| {
-            line.strip_prefix(indent)
-                .is_some_and(|rest| rest.starts_with('}'))
-        });
-        let one_line = line.ends_with('}') || line.ends_with(';');
-        found.push((
-            index + 1,
-            if one_line {
-                1
-            } else {
-                end.map_or(1, |end| end + 1)
-            },
-        ));
-    }
-    found
-}
-
-#[test]
-fn functions_are_measured() {
-    let text = "\
-fn one() {
-    two();
-}
-
-impl X {
-    pub(crate) async fn two(
-        a: u8,
-    ) {
-        {
-        }
-    }
-    fn three() {}
-}
-";
-    assert_eq!(functions(text), [(1, 3), (6, 6), (12, 1)]);
-}
-
-/// A function that is one table, a `match` with a line for each arm, may be as long as the table.
-fn is_table(lines: &[&str]) -> bool {
-    let arms = lines.iter().filter(|line| line.contains("=>")).count();
-    arms * 4 > lines.len() * 3
-}
-
-#[test]
-fn functions_are_short() {
-    check("at most 70 lines in a function", |path, text| {
-        if is_tests(path) {
-            return Vec::new();
-        }
-        let text = before_tests(text);
-        let all: Vec<&str> = text.lines().collect();
-        let long = functions(text).into_iter().filter(|(line, lines)| {
-            *lines > FUNCTION_LINES_MAX && !is_table(&all[line - 1..line - 1 + lines])
-        });
-        long.map(|(line, lines)| (line, format!("{lines} lines")))
-            .collect()
-    });
 }
 
 #[test]
@@ -273,10 +202,7 @@ fn nothing_is_left_for_later() {
         ["XX", "X:"].concat(),
     ];
     check("no notes to oneself", |_, text| {
-        let found = numbered(text).filter(|(_, line)| words.iter().any(|word| line.contains(word)));
-        found
-            .map(|(number, line)| (number, line.trim().to_owned()))
-            .collect()
+        lines_with(text, |line| words.iter().any(|word| line.contains(word)))
     });
 }
 
@@ -390,10 +316,7 @@ fn pure_crates_are_pure() {
             let code = line.split("//").next().unwrap_or_default();
             IMPURE.iter().any(|word| code.contains(word))
         };
-        let found = numbered(before_tests(text)).filter(|(_, line)| impure(line));
-        found
-            .map(|(number, line)| (number, line.trim().to_owned()))
-            .collect()
+        lines_with(before_tests(text), impure)
     });
 }
 
@@ -406,10 +329,7 @@ fn unsafe_code_is_in_one_crate() {
         if path.starts_with("proxy/sockets") {
             return Vec::new();
         }
-        let found = numbered(text).filter(|(_, line)| words.iter().any(|word| line.contains(word)));
-        found
-            .map(|(number, line)| (number, line.trim().to_owned()))
-            .collect()
+        lines_with(text, |line| words.iter().any(|word| line.contains(word)))
     });
 }
 
@@ -439,11 +359,9 @@ fn workers_ask_timers_for_their_timers() {
         {
             return Vec::new();
         }
-        let found = numbered(before_tests(text))
-            .filter(|(_, line)| FORBIDDEN.iter().any(|word| line.contains(word)));
-        found
-            .map(|(number, line)| (number, line.trim().to_owned()))
-            .collect()
+        lines_with(before_tests(text), |line| {
+            FORBIDDEN.iter().any(|word| line.contains(word))
+        })
     });
 }
 
@@ -460,10 +378,8 @@ fn commands_print_through_one_file() {
         }) {
             return Vec::new();
         }
-        let prints = |line: &str| line.contains("stdout()") || line.contains("println!");
-        numbered(before_tests(text))
-            .filter(|(_, line)| prints(line))
-            .map(|(number, line)| (number, line.trim().to_owned()))
-            .collect()
+        lines_with(before_tests(text), |line| {
+            line.contains("stdout()") || line.contains("println!")
+        })
     });
 }

@@ -108,8 +108,7 @@ fn its_clients_are_in_no_network_and_need_no_tls() {
     wire.send_bytes(&SSL_REQUEST);
     assert_eq!(wire.read_byte(), Some(b'N'));
     let mut wire = Wire::login(&scene.endpoint(), &TRUSTED);
-    let answer = wire.query("CREATE TABLE t ()");
-    assert_eq!(answer[0].sqlstate(), "PF002");
+    wire.fails("CREATE TABLE t ()", "PF002");
     let records = proxy.first_rejections(1);
     assert_eq!(records[0]["client_addr"], "[local]");
     // The declarer of a mark is named the same way.

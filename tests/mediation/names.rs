@@ -3,7 +3,7 @@
 
 use pgpalisade_judges::mediation::conversation::{Name, Session, Target};
 
-use super::script::{Script, Worth, check, conversations, grouped, pairs, payloads};
+use super::script::{Script, Worth, check, conversations, grouped, held, pairs, payloads};
 
 /// Pairs of names that PostgreSQL considers equal.
 fn cut_names() -> Vec<(String, String)> {
@@ -84,11 +84,9 @@ fn c1_names_that_are_cut_after_their_conversion() {
     check(Worth::Writes, grouped(scripts));
 }
 
-/// C5: a name is redefined before it is executed, in one text and in one pipeline.
-#[test]
-fn c5_a_name_that_is_made_anew() {
-    let all = conversations(
-        "
+held! {
+    /// C5: a name is redefined before it is executed, in one text and in one pipeline.
+    c5_a_name_that_is_made_anew: Writes, "
 Bare, Neighbour, grouped
     {gone} & {payload} = DEALLOCATE z & {p1} | DEALLOCATE ALL & {p2} | DEALLOCATE PREPARE z & {p3}
     PREPARE z AS SELECT 1
@@ -101,17 +99,10 @@ Bare, Neighbour, grouped
     PREPARE z AS SELECT 1 ;; DISCARD ALL ;; PREPARE z AS {p1}
     EXECUTE z | Bind . z ;; Execute . ;; Sync
 Bare, Neighbour, grouped
-    PREPARE z AS {p1} ;; Parse z SELECT 1 ;; Sync ;; Bind . z ;; Execute . ;; Sync
-",
-    );
-    check(Worth::Writes, all);
-}
+    PREPARE z AS {p1} ;; Parse z SELECT 1 ;; Sync ;; Bind . z ;; Execute . ;; Sync";
 
-/// Found by reading: neither PREPARE nor DEALLOCATE is undone by the failed commit that answers it.
-#[test]
-fn c5_a_name_that_is_made_anew_by_a_failure() {
-    let all = conversations(
-        "
+    /// Found by reading: neither PREPARE nor DEALLOCATE is undone by the failed commit that answers it.
+    c5_a_name_that_is_made_anew_by_a_failure: NotAsked, "
 Bare, Neighbour, grouped
     {hold} = DECLARE c CURSOR WITH HOLD FOR SELECT 1/(random()*0)::int
     {gone} & {payload} = DEALLOCATE z & {p1} | DEALLOCATE ALL & {p2} | DEALLOCATE z & {p3}
@@ -120,17 +111,10 @@ Bare, Neighbour, grouped
     {hold}; PREPARE z AS {payload}
     - | RESET default_transaction_read_only; COMMIT; BEGIN
     EXECUTE z | Bind . z ;; Execute . ;; Sync
-    COMMIT
-",
-    );
-    check(Worth::NotAsked, all);
-}
+    COMMIT";
 
-/// Found by reading: what a name stood for runs no function, but a function has made it another.
-#[test]
-fn c5_a_name_that_a_function_makes_anew() {
-    let all = conversations(
-        "
+    /// Found by reading: what a name stood for runs no function, but a function has made it another.
+    c5_a_name_that_a_function_makes_anew: NotAsked, "
 Bare, Elsewhere, grouped
     {lift} = RESET default_transaction_read_only | SELECT sets('default_transaction_read_only', 'off')
     Parse z SELECT 1 | Parse z BEGIN
@@ -139,10 +123,7 @@ Bare, Elsewhere, grouped
     {anew} | -
     Parse a {anew} ;; Parse r {lift} ;; Parse c COMMIT ;; Sync
     Bind . a ;; Execute . | -
-    Bind . r ;; Execute . ;; Bind . c ;; Execute . ;; Bind . z ;; Execute . ;; Sync
-",
-    );
-    check(Worth::NotAsked, all);
+    Bind . r ;; Execute . ;; Bind . c ;; Execute . ;; Bind . z ;; Execute . ;; Sync";
 }
 
 /// Statements that clear the token, or change it to the next.

@@ -1,12 +1,10 @@
 //! Read-only mode that is off and not reported yet: C6, C7, and findings of the oracle.
 
-use super::script::{Worth, check, conversations};
+use super::script::held;
 
-/// C6: a function switches the default off, and a hidden write begins before the server has reported it.
-#[test]
-fn c6_a_default_that_is_on_its_way() {
-    let all = conversations(
-        "
+held! {
+    /// C6: a function switches the default off, and a hidden write begins before the server has reported it.
+    c6_a_default_that_is_on_its_way: NotAsked, "
 Bare, Elsewhere, Ungoverned, grouped
     {lift} & {write} = SELECT sets('default_transaction_read_only', 'off') & SELECT w() \
     | SELECT runs('SET default_transaction_read_only = off') & TABLE v \
@@ -17,17 +15,10 @@ Bare, Elsewhere, Ungoverned, grouped
     | BEGIN ;; {lift} ;; COMMIT AND CHAIN ;; {write} ;; COMMIT \
     | BEGIN ;; {lift} ;; COMMIT ;; BEGIN ;; {write} ;; COMMIT \
     | BEGIN ;; SELECT 1 ;; {lift} ;; SHOW work_mem ;; COMMIT ;; SHOW work_mem ;; {write} \
-    | {lift} ;; {write}
-",
-    );
-    check(Worth::NotAsked, all);
-}
+    | {lift} ;; {write}";
 
-/// C7: an error while the proxy knows of no request; afterwards it must not mistake one reply for another.
-#[test]
-fn c7_a_flush_with_a_body() {
-    let all = conversations(
-        "
+    /// C7: an error while the proxy knows of no request; afterwards it must not mistake one reply for another.
+    c7_a_flush_with_a_body: Writes, "
 Bare, grouped
     {write} = SELECT w() | TABLE v
     {lift} = SELECT sets('default_transaction_read_only', 'off')
@@ -36,32 +27,18 @@ Bare, grouped
     Sync
     BEGIN ;; {lift} ;; COMMIT ;; {write} \
     | {lift} ;; SHOW work_mem ;; {write} \
-    | {lift} ;; SHOW work_mem ;; SHOW work_mem ;; {write} ;; COMMIT
-",
-    );
-    check(Worth::Writes, all);
-}
+    | {lift} ;; SHOW work_mem ;; SHOW work_mem ;; {write} ;; COMMIT";
 
-/// Found by the oracle: a session has a startup token that allows no write here, and its first request follows a
-/// message that does not wait. The session is not read-only yet.
-#[test]
-fn n1_the_first_request_behind_a_sync() {
-    let all = conversations(
-        "
+    /// Found by the oracle: a session has a startup token that allows no write here, and its first request follows a
+    /// message that does not wait. The session is not read-only yet.
+    n1_the_first_request_behind_a_sync: Writes, "
 Elsewhere, grouped
     Sync
-    {hidden} | > {hidden} ;; Sync
-",
-    );
-    check(Worth::Writes, all);
-}
+    {hidden} | > {hidden} ;; Sync";
 
-/// Found by core conversations: a default set inside a transaction applies to later ones, and the current one keeps
-/// its mode.
-#[test]
-fn n7_a_default_that_is_for_later_transactions() {
-    let all = conversations(
-        "
+    /// Found by core conversations: a default set inside a transaction applies to later ones, and the current one keeps
+    /// its mode.
+    n7_a_default_that_is_for_later_transactions: NotAsked, "
 Holder, grouped
     {on} = SET default_transaction_read_only = on \
     | SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY \
@@ -69,18 +46,11 @@ Holder, grouped
     {write} = SELECT w() | TABLE v
     queries, pipeline: BEGIN ;; {on} ;; SET fencing.token = '' ;; {write} ;; COMMIT \
     | BEGIN ;; {on} ;; SET LOCAL fencing.token = '' ;; {write} ;; COMMIT \
-    | BEGIN ;; {on} ;; COMMIT AND CHAIN ;; SET fencing.token = '' ;; {write} ;; COMMIT
-",
-    );
-    check(Worth::NotAsked, all);
-}
+    | BEGIN ;; {on} ;; COMMIT AND CHAIN ;; SET fencing.token = '' ;; {write} ;; COMMIT";
 
-/// Found by core conversations: a default is switched on and undone before the server reports it, so that it reports
-/// nothing.
-#[test]
-fn n10_a_default_that_is_undone_unreported() {
-    let all = conversations(
-        "
+    /// Found by core conversations: a default is switched on and undone before the server reports it, so that it
+    /// reports nothing.
+    n10_a_default_that_is_undone_unreported: NotAsked, "
 Holder
     {on} = SET default_transaction_read_only = on
     text, pipeline: {on} ;; SELECT sets('default_transaction_read_only', 'off') \
@@ -88,17 +58,10 @@ Holder
     | BEGIN ;; SAVEPOINT s ;; {on} ;; ROLLBACK TO s ;; COMMIT \
     | BEGIN ;; SET LOCAL default_transaction_read_only = on ;; COMMIT
     wait ;; SET fencing.token = '' ;; wait
-    {hidden} | > {hidden} ;; Sync
-",
-    );
-    check(Worth::NotAsked, all);
-}
+    {hidden} | > {hidden} ;; Sync";
 
-/// Found by reading: what seems to be a declaration runs a user's function, or the CHECK of a domain.
-#[test]
-fn n16_a_declaration_that_the_path_leads_elsewhere() {
-    let all = conversations(
-        "
+    /// Found by reading: what seems to be a declaration runs a user's function, or the CHECK of a domain.
+    n16_a_declaration_that_the_path_leads_elsewhere: NotAsked, "
 Bare, Elsewhere, grouped
     {path} = SET search_path = shadow, public, pg_catalog
     {lift} = SELECT sets('default_transaction_read_only', 'off') | RESET ALL; {path}
@@ -107,18 +70,11 @@ Bare, Elsewhere, grouped
     {path}
     queries, pipeline, text: BEGIN ;; {lift} ;; COMMIT ;; {call} \
     | {lift} ;; COMMIT ;; {call} \
-    | BEGIN ;; {lift} ;; COMMIT AND CHAIN ;; {call} ;; COMMIT
-",
-    );
-    check(Worth::NotAsked, all);
-}
+    | BEGIN ;; {lift} ;; COMMIT AND CHAIN ;; {call} ;; COMMIT";
 
-/// Found by reading: Bind runs an IMMUTABLE function though the token is declared with Execute, which may never come
-/// or be refused.
-#[test]
-fn n17_a_declaration_that_is_only_prepared() {
-    let all = conversations(
-        "
+    /// Found by reading: Bind runs an IMMUTABLE function though the token is declared with Execute, which may never
+    /// come or be refused.
+    n17_a_declaration_that_is_only_prepared: NotAsked, "
 Bare, Elsewhere, grouped
     {lift} = SELECT sets('default_transaction_read_only', 'off')
     {call} = SELECT set_config('fencing.token', '5', false) | SELECT set_config('fencing.token', 'x', true) \
@@ -126,8 +82,5 @@ Bare, Elsewhere, grouped
     SET search_path = shadow, public, pg_catalog ;; Parse named {call} ;; Sync
     > BEGIN ;; > {lift} ;; > COMMIT | > BEGIN ;; > {lift} ;; > COMMIT AND CHAIN | > {lift} ;; > COMMIT
     Parse . {call} ;; Bind . . | Parse . {call} ;; Bind . . ;; Execute . | Bind . named | Bind . named ;; Execute .
-    Sync | > COMMIT ;; Sync
-",
-    );
-    check(Worth::NotAsked, all);
+    Sync | > COMMIT ;; Sync";
 }

@@ -258,6 +258,19 @@ pub(crate) enum Worth {
     NotAsked,
 }
 
+/// Tests that run the conversations of a table: doc, name, [`Worth`], table.
+macro_rules! held {
+    ($($(#[$doc:meta])* $name:ident: $worth:ident, $table:literal;)+) => {$(
+        $(#[$doc])*
+        #[test]
+        fn $name() {
+            use $crate::script::{Worth, check, conversations};
+            check(Worth::$worth, conversations($table));
+        }
+    )+};
+}
+pub(crate) use held;
+
 /// More of them say nothing new.
 const SHOWN_MAX: usize = 6;
 

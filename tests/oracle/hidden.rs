@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use pgpalisade_policies::Class;
-use pgpalisade_test_servers::stage::Stage;
 use pgpalisade_test_servers::wire::pretty;
 
 use super::corpus::{self, cases};
@@ -142,7 +141,7 @@ fn function_calls_that_read_large_objects() {
 #[test]
 fn what_neither_parser_nor_read_only_mode_sees() {
     let stage = stage();
-    let by_dblink = own_dsn(&stage);
+    let by_dblink = stage.postgres.admin_dsn();
     stage.sql(&format!(
         "CREATE VIEW says AS SELECT pg_notify('news', 'x')::text;
          CREATE VIEW calls_out AS SELECT dblink_exec('{by_dblink}', 'INSERT INTO log DEFAULT VALUES');
@@ -170,8 +169,4 @@ fn what_neither_parser_nor_read_only_mode_sees() {
         wire.ok(sql);
     }
     assert_eq!(stage.value("SELECT count(*) FROM log"), "2");
-}
-
-fn own_dsn(stage: &Stage) -> String {
-    stage.postgres.admin_dsn()
 }

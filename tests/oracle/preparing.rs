@@ -115,8 +115,7 @@ fn a_prepare_behind_the_end_of_a_transaction() {
     stage.sql(LIFTING);
     let mut wire = stage.plain();
     let text = format!("SELECT lifts_default(); COMMIT; PREPARE p AS {READ}");
-    let answer = wire.query(&text);
-    assert_eq!(answer[0].sqlstate(), "PF002", "{}", pretty(&answer));
+    wire.fails(&text, "PF002");
     assert_eq!(stage.value("SELECT count(*) FROM log"), "0");
 }
 

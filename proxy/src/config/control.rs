@@ -193,84 +193,42 @@ mod tests {
         Environment::from_pairs(pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())))
     }
 
-    #[track_caller]
-    fn check(
-        dsn: Option<&str>,
-        upstream: &str,
-        env: &[(&str, &str)],
-        expect: (&str, Option<&str>, Option<&str>),
-    ) {
-        let (upstream, ssl) = parse_hosts(upstream).unwrap();
-        let dsn = dsn.map(|dsn| parse(dsn).unwrap());
-        let control = complete(dsn, &upstream, &ssl, &environment(env)).unwrap();
-        let control = control.config;
-        assert_eq!(
-            (
-                addresses(&control).to_string().as_str(),
-                control.get_user(),
-                control.get_dbname()
-            ),
-            expect
-        );
-    }
-
     #[test]
     fn filled_up_from_upstream_and_environment() {
-        let pg = [
-            ("PGUSER", "u"),
-            ("PGDATABASE", "d"),
-            ("PGHOST", "elsewhere"),
-            ("PGPORT", "1"),
-        ];
-        check(
-            None,
-            "postgres://db:5433",
-            &pg,
-            ("db:5433", Some("u"), Some("d")),
-        );
-        check(
-            None,
-            "/run",
-            &pg,
-            ("/run/.s.PGSQL.5432", Some("u"), Some("d")),
-        );
-        check(None, "/run", &[], ("/run/.s.PGSQL.5432", None, None));
-        check(
-            Some("user=c"),
-            "postgres://db",
-            &pg,
-            ("db:5432", Some("c"), Some("d")),
-        );
-        check(
-            Some("user=c port=9"),
-            "postgres://db",
-            &pg,
-            ("db:9", Some("c"), Some("d")),
-        );
-        check(
-            None,
-            "postgres://a:1,b",
-            &pg,
-            ("a:1,b:5432", Some("u"), Some("d")),
-        );
-        check(
-            Some("user=c port=9"),
-            "postgres://a:1,b",
-            &pg,
-            ("a:9,b:9", Some("c"), Some("d")),
-        );
-        check(
-            Some("host=x,/d port=1,2 user=c"),
-            "postgres://a,b",
-            &pg,
-            ("x:1,/d/.s.PGSQL.2", Some("c"), Some("d")),
-        );
-        check(
-            Some("postgres://c@other:9/x"),
-            "postgres://db",
-            &pg,
-            ("other:9", Some("c"), Some("x")),
-        );
+        let pg = "PGUSER=u PGDATABASE=d PGHOST=elsewhere PGPORT=1";
+        let pg: Vec<_> = pg
+            .split(' ')
+            .filter_map(|pair| pair.split_once('='))
+            .collect();
+        for (dsn, upstream, env, expect) in [
+            ("", "postgres://db:5433", &*pg, "db:5433 u d"),
+            ("", "/run", &pg, "/run/.s.PGSQL.5432 u d"),
+            ("", "/run", &[], "/run/.s.PGSQL.5432 - -"),
+            ("user=c", "postgres://db", &pg, "db:5432 c d"),
+            ("user=c port=9", "postgres://db", &pg, "db:9 c d"),
+            ("", "postgres://a:1,b", &pg, "a:1,b:5432 u d"),
+            ("user=c port=9", "postgres://a:1,b", &pg, "a:9,b:9 c d"),
+            (
+                "host=x,/d port=1,2 user=c",
+                "postgres://a,b",
+                &pg,
+                "x:1,/d/.s.PGSQL.2 c d",
+            ),
+            (
+                "postgres://c@other:9/x",
+                "postgres://db",
+                &pg,
+                "other:9 c x",
+            ),
+        ] {
+            let (upstream, ssl) = parse_hosts(upstream).unwrap();
+            let dsn = (!dsn.is_empty()).then(|| parse(dsn).unwrap());
+            let control = complete(dsn, &upstream, &ssl, &environment(env)).unwrap();
+            let (places, control) = (addresses(&control.config), control.config);
+            let [user, database] =
+                [control.get_user(), control.get_dbname()].map(|name| name.unwrap_or("-"));
+            assert_eq!(format!("{places} {user} {database}"), expect);
+        }
     }
 
     #[test]

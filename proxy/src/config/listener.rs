@@ -255,47 +255,52 @@ mod tests {
         super::parse(text, &Environment::from_pairs(std::iter::empty()))
     }
 
+    /// What makes a listener, ` => `, and its scope with the source, or a part of the error.
+    const SOURCES: &str = r#"
+token = "a=lease", on_loss = ["kill", "1"] => a lease
+token = "etcd:/b=c" => default etcd:/b=c
+token = "a=etcd:/b=c", identity = "x" => a etcd:/b=c
+token = "a=file:/run/n" => a file:/run/n
+token = "a=kubernetes:n/l", kubernetes = "http://127.0.0.1:1" => a kubernetes:n/l
+token = "a=advisory-lock:1" => write lease
+token = "a=etcd:" => write lease
+token = "a=file:" => names no file
+token = "a=kubernetes:l" => write lease
+token = "a=kubernetes:n/l" => this is not a pod
+token = "a=lease", identity = "x" => identity is for
+token = "a=etcd:k", identity = "" => identity: it is empty
+token = "a=etcd:k", kubernetes = "http://x" => kubernetes is for"#;
+
     #[test]
     fn a_token_has_a_source() {
-        for (written, scope, shown) in [
-            (
-                r#"token = "a=lease", on_loss = ["kill", "1"]"#,
-                "a",
-                "lease",
-            ),
-            (r#"token = "etcd:/b=c""#, "default", "etcd:/b=c"),
-            (r#"token = "a=etcd:/b=c", identity = "x""#, "a", "etcd:/b=c"),
-            (r#"token = "a=file:/run/n""#, "a", "file:/run/n"),
-            (
-                r#"token = "a=kubernetes:n/l", kubernetes = "http://127.0.0.1:1""#,
-                "a",
-                "kubernetes:n/l",
-            ),
-        ] {
-            let read = parse(&format!(r#"{{ listen = "127.0.0.1:1", {written} }}"#)).unwrap();
-            let found = (read.scope.as_str(), read.source.to_string());
-            assert_eq!(found, (scope, shown.to_owned()), "{written}");
+        let mut read = 0;
+        for row in SOURCES.lines().skip(1) {
+            let (written, expect) = row.split_once(" => ").unwrap();
+            match parse(&format!(r#"{{ listen = "127.0.0.1:1", {written} }}"#)) {
+                Ok(listener) => {
+                    let found = format!("{} {}", listener.scope, listener.source);
+                    assert_eq!(found, expect, "{written}");
+                    read += 1;
+                }
+                Err(error) => assert!(error.contains(expect), "{written}: {error}"),
+            }
         }
-        for (written, part) in [
-            (r#"token = "a=advisory-lock:1""#, "write lease"),
-            (r#"token = "a=etcd:""#, "write lease"),
-            (r#"token = "a=file:""#, "names no file"),
-            (r#"token = "a=kubernetes:l""#, "write lease"),
-            (r#"token = "a=kubernetes:n/l""#, "this is not a pod"),
-            (r#"token = "a=lease", identity = "x""#, "identity is for"),
-            (
-                r#"token = "a=etcd:k", identity = """#,
-                "identity: it is empty",
-            ),
-            (
-                r#"token = "a=etcd:k", kubernetes = "http://x""#,
-                "kubernetes is for",
-            ),
-        ] {
-            let error = parse(&format!(r#"{{ listen = "127.0.0.1:1", {written} }}"#)).unwrap_err();
-            assert!(error.contains(part), "{written}: {error}");
-        }
+        assert_eq!(read, 5);
     }
+
+    const FAULTS: &str = r#"
+{ listen = "127.0.0.1:1" } => missing field `token`
+{ token = "lease" } => missing field `listen`
+{ listen = "127.0.0.1:1", token = "lease", wait = 1 } => unknown field `wait`
+{ listen = "127.0.0.1:1", token = "a=34" } => write lease
+{ listen = "127.0.0.1:1", token = "a=lease:3s" } => write lease
+{ listen = "127.0.0.1:1", token = "=lease" } => name of a scope is empty
+{ listen = "127.0.0.1:1", token = "lease", pool = "transaction" } => pool: write "session", or nothing
+{ listen = "127.0.0.1:1", token = "lease", without = "x" } => without: "x": write read or refuse
+{ listen = [], token = "lease" } => listen is empty
+{ listen = 1, token = "lease" } => an address, or a list
+{ listen = "x", token = "lease" } => not an address to listen on
+127.0.0.1:1 => "#;
 
     #[test]
     fn a_listener_is_a_table() {
@@ -311,43 +316,9 @@ mod tests {
         ] {
             assert_eq!(parse(text), Ok(expect), "{text}");
         }
-        let with = |more: &str| format!(r#"{{ listen = "127.0.0.1:1"{more} }}"#);
-        for (text, part) in [
-            (with(""), "missing field `token`"),
-            (
-                r#"{ token = "lease" }"#.to_owned(),
-                "missing field `listen`",
-            ),
-            (
-                with(r#", token = "lease", wait = 1"#),
-                "unknown field `wait`",
-            ),
-            (with(r#", token = "a=34""#), "write lease"),
-            (with(r#", token = "a=lease:3s""#), "write lease"),
-            (with(r#", token = "=lease""#), "name of a scope is empty"),
-            (
-                with(r#", token = "lease", pool = "transaction""#),
-                "pool: write \"session\", or nothing",
-            ),
-            (
-                with(r#", token = "lease", without = "x""#),
-                "without: \"x\": write read or refuse",
-            ),
-            (
-                r#"{ listen = [], token = "lease" }"#.to_owned(),
-                "listen is empty",
-            ),
-            (
-                r#"{ listen = 1, token = "lease" }"#.to_owned(),
-                "an address, or a list",
-            ),
-            (
-                r#"{ listen = "x", token = "lease" }"#.to_owned(),
-                "not an address to listen on",
-            ),
-            ("127.0.0.1:1".to_owned(), ""),
-        ] {
-            let error = parse(&text).unwrap_err();
+        for row in FAULTS.lines().skip(1) {
+            let (text, part) = row.split_once(" => ").unwrap();
+            let error = parse(text).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");
         }
     }

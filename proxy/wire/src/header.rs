@@ -49,63 +49,27 @@ pub fn parse(buf: &[u8], body_max: impl FnOnce(u8) -> usize) -> Result<Option<He
 mod tests {
     use super::*;
 
-    #[track_caller]
-    fn check(bytes: &[u8], expect: Result<Option<Header>, WireError>) {
-        assert_eq!(parse(bytes, |_| 100), expect, "{bytes:?}");
-    }
-
     #[test]
     fn lengths_are_checked_before_they_are_trusted() {
-        check(b"", Ok(None));
-        check(b"Q\0\0\0", Ok(None));
-        check(
-            b"Q\0\0\0\x04",
+        let header = |body_len| {
             Ok(Some(Header {
                 tag: b'Q',
-                body_len: 0,
-            })),
-        );
-        check(
-            b"Q\0\0\0\x68rest",
-            Ok(Some(Header {
-                tag: b'Q',
-                body_len: 100,
-            })),
-        );
-        check(
-            b"Q\0\0\0\x69",
-            Err(WireError::Length {
-                tag: b'Q',
-                length: 105,
-            }),
-        );
-        check(
-            b"Q\0\0\0\x03",
-            Err(WireError::Length {
-                tag: b'Q',
-                length: 3,
-            }),
-        );
-        check(
-            b"Q\0\0\0\0",
-            Err(WireError::Length {
-                tag: b'Q',
-                length: 0,
-            }),
-        );
-        check(
-            b"Q\xff\xff\xff\xff",
-            Err(WireError::Length {
-                tag: b'Q',
-                length: -1,
-            }),
-        );
-        check(
-            b"Q\x7f\xff\xff\xff",
-            Err(WireError::Length {
-                tag: b'Q',
-                length: i32::MAX,
-            }),
-        );
+                body_len,
+            }))
+        };
+        let wrong = |length| Err(WireError::Length { tag: b'Q', length });
+        for (bytes, expect) in [
+            (&b""[..], Ok(None)),
+            (b"Q\0\0\0", Ok(None)),
+            (b"Q\0\0\0\x04", header(0)),
+            (b"Q\0\0\0\x68rest", header(100)),
+            (b"Q\0\0\0\x69", wrong(105)),
+            (b"Q\0\0\0\x03", wrong(3)),
+            (b"Q\0\0\0\0", wrong(0)),
+            (b"Q\xff\xff\xff\xff", wrong(-1)),
+            (b"Q\x7f\xff\xff\xff", wrong(i32::MAX)),
+        ] {
+            assert_eq!(parse(bytes, |_| 100), expect, "{bytes:?}");
+        }
     }
 }

@@ -43,23 +43,6 @@ fn silent_connections_keep_nobody_out() {
     scene.stage.plain().ok("SELECT 1");
 }
 
-#[test]
-fn so_many_operators_and_no_more() {
-    let scene = Scene::new(on_a_socket);
-    let mut all: Vec<Wire> = (0..16).map(|_| scene.operator()).collect();
-    let mut one_more = Wire::connect(&scene.console);
-    one_more.startup(196_608, &[("user", "me"), ("database", "pgpalisade")]);
-    let said = one_more.until_closed();
-    assert_eq!(said[0].sqlstate(), "53300");
-    drop(all.pop());
-    wait_until("a place", || {
-        let mut again = Wire::connect(&scene.console);
-        again.startup(196_608, &[("user", "me"), ("database", "pgpalisade")]);
-        again.read().tag == b'R'
-    });
-    show(&mut all[0], "VERSION");
-}
-
 /// Readers do not block admins, nor the other way round.
 #[test]
 fn readers_take_no_place_of_an_admin() {

@@ -102,8 +102,7 @@ fn a_client_that_does_not_cooperate_is_killed() {
 #[test]
 fn a_replication_connection_is_shown_and_killed() {
     let policy = PolicyFile::new("[defaults]\nallow = [\"replication\"]\n");
-    let path = policy.path().display().to_string();
-    let scene = Scene::with(on_a_socket, |options| options.flag("--policy", &path));
+    let scene = Scene::with(on_a_socket, |options| options.policy(&policy));
     let parameters = trusted(&[("replication", "database")]);
     let mut stream = Wire::login(&scene.stage.proxy.endpoint(), &parameters);
     stream.ok("SELECT 1");
@@ -118,8 +117,7 @@ fn a_replication_connection_is_shown_and_killed() {
 #[test]
 fn a_reload_says_what_is_wrong() {
     let policy = PolicyFile::new("[defaults]\nwrites = \"token\"\n");
-    let path = policy.path().display().to_string();
-    let scene = Scene::with(on_a_socket, |options| options.flag("--policy", &path));
+    let scene = Scene::with(on_a_socket, |options| options.policy(&policy));
     let mut operator = scene.operator();
     let names = |operator: &mut Wire| show(operator, "POLICY").len();
     assert_eq!(names(&mut operator), 1);

@@ -65,8 +65,7 @@ fn no_table_steers_a_terminal() {
     let endpoint = scene.stage.proxy.endpoint();
     let mut leader = Wire::login(&endpoint, &parameters);
     let mut other = Wire::login(&endpoint, &parameters[..3]);
-    let refused = other.query("CREATE TABLE \"x\u{202e}\u{1b}\" (a int)");
-    assert_eq!(refused[0].sqlstate(), "PF002");
+    other.fails("CREATE TABLE \"x\u{202e}\u{1b}\" (a int)", "PF002");
     leader.ok("SELECT 1");
     let mut operator = scene.operator();
     let mut texts = 0;
@@ -315,8 +314,7 @@ fn the_authority_and_the_policy_are_shown() {
         value(&scene, "control_connection") != "up"
     });
     assert_eq!(value(&scene, "primary"), serde_json::Value::Null);
-    let answer = scene.operator().query("SHOW PROXIES");
-    assert_eq!(answer[0].sqlstate(), "08006", "{answer:?}");
+    scene.operator().fails("SHOW PROXIES", "08006");
 }
 
 /// Lists the sessions that a takeover has ended, even if it could not be completed.

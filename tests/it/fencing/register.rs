@@ -135,15 +135,6 @@ fn a_restored_store_has_the_mark_and_lacks_a_session() {
     proxy.restart();
 }
 
-/// Declaring it could raise it so high that it cannot rise any more.
-#[test]
-fn no_session_declares_the_epoch() {
-    let postgres = server();
-    let proxy = Proxy::start(&postgres);
-    let answer = plain(&proxy.endpoint()).query("SET fencing.token = 'pgpalisade.epoch=9'");
-    assert_eq!(answer[0].sqlstate(), "PF003", "{}", pretty(&answer));
-}
-
 /// A second authority is admitted while the first proxy's control connection is down. Its takeover misses the session
 /// that the first one has bound, which is ended as soon as the first proxy looks again.
 #[test]

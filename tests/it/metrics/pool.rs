@@ -6,7 +6,7 @@ use pgpalisade_test_servers::http::Http;
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::proxy::Proxy;
 use pgpalisade_test_servers::stage::Stage;
-use pgpalisade_test_servers::wire::{Batch, PROTOCOL_3_0, Wire, trusted};
+use pgpalisade_test_servers::wire::{Batch, Wire};
 
 use super::{DECLARED, SETUP, wait_until};
 
@@ -65,8 +65,7 @@ fn a_login_that_is_given_up_waits_no_longer() {
     busy.ok("BEGIN; SELECT 1");
     keeper.ok("LISTEN c");
     // Of another application, so that it needs a connection of its own.
-    let mut other = Wire::connect(&stage.proxy.endpoint());
-    other.startup(PROTOCOL_3_0, &trusted(&[("application_name", "other")]));
+    let other = Wire::open(&stage.proxy.endpoint(), &[("application_name", "other")]);
     wait_until(http, "pgpalisade_pool_waiting", 1.0);
     let since = Instant::now();
     drop(other);

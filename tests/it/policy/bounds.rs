@@ -17,8 +17,7 @@ fn a_number_that_was_not_issued_is_refused() {
     let mut wire = stage.plain();
     // Even in a scope without a mark.
     for number in ["1", "7", POISON] {
-        let refused = wire.query(&format!("SET fencing.token = 'jobs={number}'"));
-        assert_eq!(refused[0].sqlstate(), "PF003");
+        let refused = wire.fails(&format!("SET fencing.token = 'jobs={number}'"), "PF003");
         let text = pretty(&refused);
         assert!(text.contains("numbers of scope \"jobs\""), "{text}");
     }
@@ -69,8 +68,7 @@ fn nothing_follows_the_highest_token() {
     let after = format!("after:{POISON}");
     // Twice, since a lease that could not be used is not kept.
     for claim in ["next", &after, "lease:nowait", "lease", "lease:15s", "next"] {
-        let refused = wire.query(&format!("SET fencing.token = '{claim}'"));
-        assert_eq!(refused[0].sqlstate(), "PF003", "{claim}");
+        let refused = wire.fails(&format!("SET fencing.token = '{claim}'"), "PF003");
         let text = pretty(&refused);
         for part in [
             "no fencing token is left in scope \"default\"",
@@ -90,6 +88,8 @@ fn nothing_follows_the_highest_token() {
     assert_refused(&mut wire, "SET fencing.token = 'after:34'", "PF001");
     stage.leader(POISON).ok("INSERT INTO notes VALUES (1)");
     poisoned.ok("INSERT INTO notes VALUES (2)");
+    // Declaring the epoch could raise it so high that it cannot rise any more.
+    wire.fails("SET fencing.token = 'pgpalisade.epoch=9'", "PF003");
     // A take without a number yet is not called number 1.
     let reserved = pretty(&wire.query("SET fencing.token = 'pgpalisade.epoch=next'"));
     assert_says(&reserved, "fencing token \"next\" is out of bounds");

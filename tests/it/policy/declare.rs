@@ -271,21 +271,6 @@ fn a_text_that_cannot_be_read_declares_nothing() {
     wire.ok("SET fencing.token = 35");
 }
 
-/// Constants run no user's code, so they may come after a COMMIT in the same text.
-#[test]
-fn constants_before_the_end_of_a_transaction() {
-    let stage = stage("");
-    let mut wire = stage.plain();
-    wire.ok("SELECT 1; COMMIT; SELECT 2");
-    for sql in [
-        "SELECT 1; COMMIT; SELECT count(*) FROM notes",
-        "SELECT hidden(1) WHERE false; COMMIT; SELECT hidden(1)",
-        "SELECT 1; COMMIT; SELECT hidden(1)",
-    ] {
-        assert_refused(&mut wire, sql, "PF002");
-    }
-}
-
 /// As the pages say, PostgreSQL's refusals before Execute have its own codes.
 #[test]
 fn some_refusals_of_the_extended_protocol_are_postgresqls() {

@@ -45,8 +45,7 @@ fn a_login_that_is_given_up_declares_nothing() {
     let stage = scarce("15s");
     let mut busy = stage.plain();
     busy.ok("BEGIN; SELECT 1");
-    let mut leaving = Wire::connect(&stage.proxy.endpoint());
-    leaving.startup(PROTOCOL_3_0, &trusted(&[("fencing.token", "34")]));
+    let leaving = Wire::open(&stage.proxy.endpoint(), &[("fencing.token", "34")]);
     std::thread::sleep(MOMENT);
     drop(leaving);
     std::thread::sleep(MOMENT);
@@ -323,8 +322,7 @@ fn a_connection_that_is_never_opened_is_given_up() {
         admin.ok(&format!("ALTER SYSTEM SET pre_auth_delay = {seconds}"));
         admin.ok("SELECT pg_reload_conf()");
         wait_until("the server to have read it", || {
-            let mut login = Wire::connect(&stage.postgres.tcp());
-            login.startup(PROTOCOL_3_0, &trusted(&[]));
+            let mut login = Wire::open(&stage.postgres.tcp(), &[]);
             is_answered(&mut login) == (seconds == 0)
         });
     };

@@ -68,20 +68,6 @@ fn a_stale_leader_that_tries_again_and_again_costs_no_server_connection() {
 }
 
 #[test]
-fn a_transaction_that_had_failed_loses_its_savepoints() {
-    let stage = stage("4");
-    let mut leader = stage.leader("34");
-    leader.ok("BEGIN");
-    leader.ok("INSERT INTO jobs VALUES (1)");
-    leader.ok("SAVEPOINT a");
-    fails_in(&mut leader, "SELECT 1 / 0", "22012", "E");
-    take_over(&stage, "35");
-    fails_in(&mut leader, "ROLLBACK TO SAVEPOINT a", "3B001", "E");
-    assert_eq!(tags(&leader.query("COMMIT")), "C ZI");
-    assert_eq!(leader.rows("SELECT count(*) FROM jobs"), [["0"]]);
-}
-
-#[test]
 fn a_transaction_without_a_token_ends_with_its_server() {
     let stage = stage("4");
     let mut web = stage.plain();
@@ -204,32 +190,5 @@ fn a_client_that_keeps_its_connection_ends_with_it() {
     assert_eq!(
         (answer[0].severity(), answer[0].sqlstate()),
         ("FATAL".to_owned(), "57P01".to_owned())
-    );
-}
-
-/// As asyncpg resets a connection in a transaction.
-#[test]
-fn a_text_that_begins_with_rollback_goes_on_after_a_lost_transaction() {
-    let stage = stage("4");
-    for (text, answer) in [
-        ("ROLLBACK; INSERT INTO jobs VALUES (2)", "C C ZI"),
-        (
-            "ROLLBACK;\nSELECT pg_advisory_unlock_all();\nCLOSE ALL;\nUNLISTEN *;\nRESET ALL;",
-            "C T D C C C C ZI",
-        ),
-        ("rollback work ; SELECT 1/0", "C E ZI"),
-    ] {
-        let mut leader = stage.leader("34");
-        leader.ok("BEGIN");
-        leader.ok("INSERT INTO jobs VALUES (1)");
-        let pid = backend(&mut leader);
-        terminate(&stage, &pid);
-        fails_in(&mut leader, "SELECT 1", "57P01", "E");
-        assert_eq!(tags(&leader.query(text)), answer, "{text}");
-        leader.ok("SELECT 1");
-    }
-    assert_eq!(
-        stage.value("SELECT string_agg(id::text, '') FROM jobs"),
-        "2"
     );
 }

@@ -334,44 +334,6 @@ fn a_client_is_shown_its_own_scope() {
     }
 }
 
-/// SET LOCAL hides for a moment what a function has set for the session.
-#[test]
-fn a_setting_of_a_function_that_comes_back_keeps_the_connection() {
-    let max = [("--backends-max", "1"), ("--backends-leaders", "0")];
-    let stage = with(&[&max[..], &[("--backends-wait", "500ms")]].concat());
-    let setup = "CREATE FUNCTION f() RETURNS text LANGUAGE sql AS $$SELECT set_config('TimeZone', 'UTC-3', false)$$";
-    stage.sql(setup);
-    let local = "SET LOCAL TimeZone = 'UTC-4'";
-    for between in [&[local][..], &["SAVEPOINT s", local, "ROLLBACK TO s"]] {
-        let (mut one, mut other) = (stage.plain(), stage.plain());
-        one.ok("BEGIN");
-        one.ok("SELECT f()");
-        for sql in between {
-            one.ok(sql);
-        }
-        one.ok("COMMIT");
-        other.fails("SELECT 1", "53300");
-        assert_eq!(one.rows("SHOW TimeZone"), [["UTC-3"]]);
-    }
-}
-
-/// Without a schema, it would be temporary, and gone with the next client's reset.
-#[test]
-fn what_the_search_path_makes_temporary_keeps_the_connection() {
-    let max = [("--backends-max", "1"), ("--backends-leaders", "0")];
-    let stage = with(&[&max[..], &[("--backends-wait", "500ms")]].concat());
-    for set in [
-        "SET search_path TO pg_temp, public",
-        "SELECT set_config('search_path', 'pg_temp, public', false)",
-    ] {
-        let (mut one, mut other) = (stage.leader("1"), stage.plain());
-        one.ok(set);
-        one.ok("CREATE TABLE scratch (a int)");
-        other.fails("SELECT 1", "53300");
-        one.ok("INSERT INTO scratch VALUES (1)");
-    }
-}
-
 /// The value of a setting that the client believes in after these messages.
 fn told(messages: &[Message], name: &str) -> Option<String> {
     let reports = messages.iter().filter(|message| message.tag == b'S');

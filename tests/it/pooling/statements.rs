@@ -102,10 +102,10 @@ fn are_the_same(conversations: &str) {
     }
 }
 
-#[test]
-fn a_statement_is_where_its_client_is() {
-    are_the_same(
-        "
+told! {
+    are_the_same;
+
+    a_statement_is_where_its_client_is: "
 parse s SELECT 1 ;; run s ;; run s ;; run s
 parse s SELECT 1 + parse t SELECT 2 ;; run s + run t ;; run s + run t
 parse s SELECT 1 + parse t SELECT 2 ;; parse u SELECT 1/0 ;; run s + run u + run t ;; run s + run t
@@ -122,15 +122,9 @@ parse s SELECT 1 ;; parse . SELECT 7 + describe . ;; run s ;; run .
 parse s SELECT * FROM t ;; table DROP TABLE t ;; run s ;; close s ;; run s
 BEGIN ;; parse s SELECT 1 ;; ROLLBACK ;; run s
 parse s SELECT 1 ;; parse t ROLLBACK ;; BEGIN ;; SELECT 1/0 ;; run s ;; run s ;; run t ;; run s
-parse s SELECT 1 ;; BEGIN ;; SELECT 1/0 ;; run s + run t ;; ROLLBACK ;; run s
-",
-    );
-}
+parse s SELECT 1 ;; BEGIN ;; SELECT 1/0 ;; run s + run t ;; ROLLBACK ;; run s";
 
-#[test]
-fn a_statement_of_the_protocol_by_sql() {
-    are_the_same(
-        "
+    a_statement_of_the_protocol_by_sql: "
 parse s SELECT 1 ;; DEALLOCATE s ;; DEALLOCATE s ;; run s ;; parse s SELECT 1 ;; run s
 parse s SELECT * FROM t ;; table DROP TABLE t ;; DEALLOCATE s ;; parse s SELECT 1 ;; run s
 parse s SELECT 1 ;; DEALLOCATE s; SELECT 1 ;; run s
@@ -145,9 +139,7 @@ parse s SELECT 1 ;; EXECUTE s ;; EXECUTE s ;; run s
 parse s SELECT 1 ;; > EXECUTE s ;; > EXECUTE s
 parse s SELECT * FROM t ;; table DROP TABLE t ;; EXECUTE s ;; SELECT 1 ;; EXECUTE s; SELECT 1 ;; SELECT 1
 parse s SELECT 1 ;; PREPARE s AS SELECT 2
-SELECT 1 ;; DEALLOCATE s ;; PREPARE s AS SELECT 3
-",
-    );
+SELECT 1 ;; DEALLOCATE s ;; PREPARE s AS SELECT 3";
 }
 
 /// The client was told it of a statement, or of a portal. A table of the same columns is no change.
@@ -170,49 +162,6 @@ parse s SET LOCAL work_mem = '1MB' + describe s ;; run s ;; run s
 {told} ;; {more} ;; run s ;; BEGIN ;; DEALLOCATE s ;; SELECT 1 ;; COMMIT ;; run s",
         both.concat()
     ));
-}
-
-/// Its literals were read by a setting of its transaction.
-#[test]
-fn a_statement_that_means_something_else_elsewhere_keeps_its_connection() {
-    let [_, stage] = of("2");
-    let (mut one, mut other) = (stage.plain(), stage.plain());
-    one.ok("BEGIN; SET LOCAL datestyle = 'German'");
-    one.run(&b().parse("s", "SELECT '1.2.2020'::date").sync());
-    one.ok("COMMIT");
-    let pid = super::backend(&mut one);
-    for _ in 0..3 {
-        assert_ne!(super::backend(&mut other), pid);
-        let answer = one.run(&run_in(b(), "s").sync());
-        assert!(
-            pretty(&answer).contains("2020-02-01"),
-            "{}",
-            pretty(&answer)
-        );
-        assert_eq!(super::backend(&mut one), pid);
-    }
-    one.run(&b().close_statement("s").sync());
-    other.ok("BEGIN");
-    one.ok("SELECT 1");
-    other.ok("COMMIT");
-}
-
-/// PostgreSQL does not know it then, and drivers parse it anew.
-#[test]
-fn where_a_setting_has_changed_no_statement_is_parsed_again() {
-    let [_, stage] = of("1");
-    let (mut one, mut other) = (stage.plain(), stage.plain());
-    let parse = b()
-        .parse("s", "SELECT to_char('1.2.2020'::date, 'MM')")
-        .sync();
-    one.run(&parse);
-    other.ok("SELECT 1");
-    one.ok("SET datestyle = 'German'");
-    let runs = run_in(b(), "s").sync();
-    assert_eq!(errors(&one.run(&runs)), ["26000"]);
-    assert_eq!(errors(&one.run(&parse)), [""; 0]);
-    let answer = pretty(&one.run(&runs));
-    assert!(answer.contains("\"02\""), "{answer}");
 }
 
 /// A write by name needs a token, wherever it was parsed.

@@ -4,10 +4,10 @@ use pgpalisade_test_servers::wire::Batch;
 
 use super::{Talk, check_all, check_said};
 
-#[test]
-fn simple_queries_and_transactions() {
-    check_said(
-        "
+told! {
+    check_said;
+
+    simple_queries_and_transactions: "
 INSERT INTO items VALUES (1, 'one'), (2, NULL)
 SELECT * FROM items ORDER BY id
 UPDATE items SET name = 'two' WHERE id = 2 RETURNING *
@@ -39,15 +39,9 @@ TABLE items
 
 SELECT chatter(3)
 DO $$ BEGIN RAISE WARNING 'from a block'; END $$
-> SELECT chatter(2) + sync
-",
-    );
-}
+> SELECT chatter(2) + sync";
 
-#[test]
-fn prepared_statements_and_portals() {
-    check_said(
-        "
+    prepared_statements_and_portals: "
 parse ins INSERT INTO items VALUES ($1, $2) RETURNING name + describe ins + sync
 show ins 1 name + sync
 show ins 2 name + sync
@@ -69,17 +63,11 @@ execute w 2 + sync
 execute w + close-portal w + sync
 DECLARE c CURSOR FOR SELECT id FROM items ORDER BY id; FETCH 2 FROM c
 execute c 1 + sync
-CLOSE c; COMMIT
-",
-    );
-}
+CLOSE c; COMMIT";
 
-/// A failure skips to the Sync, also past further Flush, Close, Describe and Parse errors. The second Sync starts a
-/// new cycle. A Flush brings answers without one.
-#[test]
-fn pipelines() {
-    check_said(
-        "
+    /// A failure skips to the Sync, also past further Flush, Close, Describe and Parse errors. The second Sync starts a
+    /// new cycle. A Flush brings answers without one.
+    pipelines: "
 > INSERT INTO items VALUES (1, 'x') + > INSERT INTO items VALUES (1, 'x') \
     + > INSERT INTO items VALUES (2, 'x') + sync
 SELECT count(*) FROM items
@@ -100,25 +88,17 @@ T: parse s SELECT $1::int + describe s + flush
 2: bind . s 7 + flush
 C: execute . + flush
 C: > INSERT INTO items VALUES (1, 'flushed') + flush
-sync
-",
-    );
-}
+sync";
 
-/// 870 is lower(text), 154 is int4div.
-#[test]
-fn function_calls() {
-    check_said(
-        "
+    /// 870 is lower(text), 154 is int4div.
+    function_calls: "
 call 870 SHOUT
 call 154 7 0
 BEGIN
 call 154 7 0
 call 870 FAILED
 ROLLBACK
-call 999999
-",
-    );
+call 999999";
 }
 
 /// Each on the same server.

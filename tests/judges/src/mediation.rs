@@ -17,7 +17,6 @@ pub mod fragments;
 pub mod generator;
 pub mod judge;
 pub mod needless;
-pub mod purpose;
 pub mod run;
 pub mod runner;
 pub mod shrinker;

@@ -28,11 +28,6 @@ fn options(server: &Server, database: &str) -> Options {
     dsn.parse().unwrap()
 }
 
-#[track_caller]
-fn assert_not_sprung(server: &Server) {
-    assert!(!server.log().contains("sprung as postgres"));
-}
-
 /// Each use checks the owners: a step, a read, and a new connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_attached_later_is_not_run() {
@@ -97,6 +92,6 @@ async fn what_is_attached_later_is_not_run() {
         assert!(error.to_string().contains(says), "{error}");
         let looked = read(&options(&server, "postgres")).await;
         assert_says(&looked.expect_err("must not be read").to_string(), says);
-        assert_not_sprung(&server);
+        assert!(!server.log().contains("sprung as postgres"));
     }
 }

@@ -7,6 +7,7 @@ mod guards;
 mod many_logins;
 mod promises;
 mod random;
+mod splitmix;
 mod tables;
 mod weather;
 mod world;

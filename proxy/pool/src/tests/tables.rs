@@ -156,31 +156,38 @@ impl Script {
     }
 }
 
-/// Runs a script with as many places as its first line says, or enough.
+/// Tests that run scripts, with as many places as a script's first line says, or enough.
+macro_rules! scripts {
+    ($($(#[$doc:meta])* $name:ident: $($lines:literal),+;)+) => {$(
+        $(#[$doc])*
+        #[test]
+        fn $name() {
+            $(run($lines);)+
+        }
+    )+};
+}
+
 fn run(lines: &'static str) {
-    match lines
-        .strip_prefix("places: ")
-        .and_then(|lines| lines.split_once('\n'))
-    {
+    let lines = lines.trim_start();
+    let first = lines.strip_prefix("places: ");
+    match first.and_then(|lines| lines.split_once('\n')) {
         Some((max, lines)) => script(max.parse().unwrap(), limits()).run(lines),
         None => script(100, limits()).run(lines),
     }
 }
 
-#[test]
-fn the_same_client_needs_no_reset() {
-    run("1 has b1 a ro
+scripts! {
+    the_same_client_needs_no_reset: "
+        1 has b1 a ro
         back b1 ro
         1 wants a ro => 1 gets b1
         back b1 ro
         2 wants a ro => 2 gets b1, to be reset
         back b1 ro
-        1 wants a ro => 1 gets b1, to be reset");
-}
+        1 wants a ro => 1 gets b1, to be reset";
 
-#[test]
-fn where_nothing_is_left_the_next_client_needs_no_reset() {
-    run("1 has b1 a ro
+    where_nothing_is_left_the_next_client_needs_no_reset: "
+        1 has b1 a ro
         back b1 ro tidy
         2 wants a ro => 2 gets b1
         back b1 ro tidy
@@ -189,23 +196,19 @@ fn where_nothing_is_left_the_next_client_needs_no_reset() {
         back b1 ro
         2 wants a ro => 2 gets b1, to be reset
         3 wants a ro => open b2 a
-        back b1 ro tidy => 3 gets b1");
-}
+        back b1 ro tidy => 3 gets b1";
 
-#[test]
-fn a_reset_starts_at_once_if_a_client_waits() {
-    run("places: 1
+    a_reset_starts_at_once_if_a_client_waits: "
+        places: 1
         1 has b1 a ro
         2 wants a ro
         3 wants a ro
         back b1 ro => 2 gets b1, to be reset
         1 wants a ro
-        back b1 ro => 3 gets b1, to be reset");
-}
+        back b1 ro => 3 gets b1, to be reset";
 
-#[test]
-fn the_best_is_the_own_one_then_a_clean_one_then_the_latest() {
-    run("1 has b1 a ro
+    the_best_is_the_own_one_then_a_clean_one_then_the_latest: "
+        1 has b1 a ro
         2 has b2 a ro
         3 has b3 a ro
         back b1 ro
@@ -217,41 +220,32 @@ fn the_best_is_the_own_one_then_a_clean_one_then_the_latest() {
         clean b3
         1 wants a ro => 1 gets b1
         5 wants a ro => 5 gets b3
-        6 wants a ro => 6 gets b2, to be reset");
-}
+        6 wants a ro => 6 gets b2, to be reset";
 
-#[test]
-fn an_opening_goes_to_whoever_waits_by_then() {
-    run("1 has b1 a ro
+    an_opening_goes_to_whoever_waits_by_then: "
+        1 has b1 a ro
         2 wants a ro => open b2 a
         back b1 ro => 2 gets b1, to be reset
         opened b2
-        3 wants a ro => 3 gets b2");
-}
+        3 wants a ro => 3 gets b2";
 
-/// One that may never end keeps its place. If it does end well, it serves like any other.
-#[test]
-fn beside_an_opening_that_takes_long_others_open() {
-    run("
+    /// One that may never end keeps its place. If it does end well, it serves like any other.
+    beside_an_opening_that_takes_long_others_open: "
         1 wants a ro => open b1 a
         after 4900
         after 100 => open b2 a
         opened b2 => 1 gets b2
         2 wants a ro => open b3 a
-        opened b1 => 2 gets b1
-    ");
+        opened b1 => 2 gets b1",
     // Of a login that PostgreSQL is to decide on, one is tried at a time.
-    run("
+    "
         1 wants a new => open b1 a
         2 wants a new
         after 5000 => open b2 a
-        ended b1 => 1 failed, 2 failed
-    ");
-}
+        ended b1 => 1 failed, 2 failed";
 
-#[test]
-fn keys_do_not_mix() {
-    run("1 has b1 a ro
+    keys_do_not_mix: "
+        1 has b1 a ro
         back b1 ro
         1 wants b ro => open b2 b
         1 leaves => reset b1
@@ -266,7 +260,7 @@ fn keys_do_not_mix() {
         5 wants a t1 => open b4 a
         6 wants a t1 => open b5 a
         back b1 t1 => 5 gets b1, to be reset
-        opened b4 => 6 gets b4");
+        opened b4 => 6 gets b4";
 }
 
 #[test]
@@ -282,9 +276,9 @@ fn a_key_is_for_life() {
     }
 }
 
-#[test]
-fn a_login_needs_a_new_backend() {
-    run("places: 2
+scripts! {
+    a_login_needs_a_new_backend: "
+        places: 2
         1 has b1 a new
         back b1 ro tidy
         1 wants a ro => 1 gets b1
@@ -307,12 +301,10 @@ fn a_login_needs_a_new_backend() {
         ended b4 => open b5 a
         4 wants a ro
         back b3 ro tidy => 4 gets b3
-        ended b5 => 2 failed");
-}
+        ended b5 => 2 failed";
 
-#[test]
-fn an_own_key_is_on_its_way_back_while_others_come() {
-    run("places: 2
+    an_own_key_is_on_its_way_back_while_others_come: "
+        places: 2
         1 has b1 a t1
         2 has b2 a ro
         back b1 t1
@@ -325,12 +317,10 @@ fn an_own_key_is_on_its_way_back_while_others_come() {
         4 leaves => reset b1
         back b2 ro
         5 wants a t1
-        clean b1 => 5 gets b1");
-}
+        clean b1 => 5 gets b1";
 
-#[test]
-fn tokens_go_first_every_second_time() {
-    run("places: 1
+    tokens_go_first_every_second_time: "
+        places: 1
         1 has b1 a ro
         2 wants a ro
         3 wants a ro
@@ -339,7 +329,7 @@ fn tokens_go_first_every_second_time() {
         back b1 ro => 4 gets b1, to be reset
         back b1 ro => 2 gets b1, to be reset
         back b1 ro => 5 gets b1, to be reset
-        back b1 ro => 3 gets b1, to be reset");
+        back b1 ro => 3 gets b1, to be reset";
 }
 
 #[test]
@@ -372,10 +362,10 @@ fn an_idle_backend_of_another_key_makes_room() {
     );
 }
 
-/// Its server process may hang.
-#[test]
-fn one_that_does_not_close_holds_up_nobody() {
-    run("places: 3
+scripts! {
+    /// Its server process may hang.
+    one_that_does_not_close_holds_up_nobody: "
+        places: 3
         1 has b1 a ro
         2 has b2 b ro
         3 has b3 b ro
@@ -390,13 +380,11 @@ fn one_that_does_not_close_holds_up_nobody() {
         opened b4 => 4 gets b4
         back b3 ro => close b3
         ended b3 => open b5 d
-        ended b1");
-}
+        ended b1";
 
-/// Nor another pool, or a client that would make way.
-#[test]
-fn who_is_owed_a_place_does_not_wait_for_one_that_hangs() {
-    run("places: 3
+    /// Nor another pool, or a client that would make way.
+    who_is_owed_a_place_does_not_wait_for_one_that_hangs: "
+        places: 3
         1 has b1 a ro
         2 has b2 a ro
         3 has b3 a ro
@@ -408,22 +396,18 @@ fn who_is_owed_a_place_does_not_wait_for_one_that_hangs() {
         after 200 => close b2
         tick
         after 200
-        back b3 ro => close b3");
-}
+        back b3 ro => close b3";
 
-#[test]
-fn it_does_not_while_its_own_clients_want_it() {
-    run("places: 1
+    it_does_not_while_its_own_clients_want_it: "
+        places: 1
         1 has b1 a ro
         2 wants b ro
         3 wants a ro
         back b1 ro => 3 gets b1, to be reset
-        back b1 ro => close b1");
-}
+        back b1 ro => close b1";
 
-#[test]
-fn a_long_wait_makes_way() {
-    run("places: 3
+    a_long_wait_makes_way: "
+        places: 3
         1 has b1 a ro
         2 has b2 a ro
         3 has b3 b ro
@@ -439,9 +423,10 @@ fn a_long_wait_makes_way() {
         back b1 ro => close b1
         tick
         back b2 ro => 2 gets b2, to be reset
-        ended b1 => open b4 c");
+        ended b1 => open b4 c",
     // Of its own login, only one that could not serve it: and of another only if that has more.
-    run("places: 2
+    "
+        places: 2
         1 has b1 a ro
         2 has b2 b ro
         3 wants a t1
@@ -455,12 +440,10 @@ fn a_long_wait_makes_way() {
         back b1 t1 => close b1
         ended b1 => open b3 a
         opened b3 => 1 gets b3
-        back b2 ro => 4 gets b2, to be reset");
-}
+        back b2 ro => 4 gets b2, to be reset";
 
-#[test]
-fn each_tick_makes_way_once_and_of_tokens_last() {
-    run("places: 3
+    each_tick_makes_way_once_and_of_tokens_last: "
+        places: 3
         1 has b1 a ro
         2 has b2 a ro
         3 has b3 a t1
@@ -473,7 +456,7 @@ fn each_tick_makes_way_once_and_of_tokens_last() {
         6 wants a t1
         back b3 t1 => 6 gets b3, to be reset
         back b2 ro => close b2
-        back b1 ro => close b1");
+        back b1 ro => close b1";
 }
 
 #[test]
@@ -498,9 +481,9 @@ fn a_pool_waits_for_places_of_others() {
     );
 }
 
-#[test]
-fn a_pool_makes_way_for_another() {
-    run("places: 4
+scripts! {
+    a_pool_makes_way_for_another: "
+        places: 4
         1 has b1 a ro
         2 has b2 b ro
         3 has b3 a t1
@@ -528,7 +511,7 @@ fn a_pool_makes_way_for_another() {
         owes any
         tick
         claim
-        back b4 ro => close b4");
+        back b4 ro => close b4";
 }
 
 #[test]
@@ -615,15 +598,15 @@ fn some_are_kept_for_tokens() {
     );
 }
 
-#[test]
-fn waits_end() {
-    run("places: 1
+scripts! {
+    waits_end: "
+        places: 1
         1 has b1 a ro
         2 wants a ro
         ms 1
         3 wants b ro
         after 7999 => 2 too late
-        after 1 => 3 too late");
+        after 1 => 3 too late";
 }
 
 #[test]
@@ -643,9 +626,9 @@ fn none_of_several_that_have_ended_is_lent() {
     );
 }
 
-#[test]
-fn a_failed_opening_is_told_if_there_is_no_other_backend() {
-    run("1 wants a ro => open b1 a
+scripts! {
+    a_failed_opening_is_told_if_there_is_no_other_backend: "
+        1 wants a ro => open b1 a
         2 wants a t1 => open b2 a
         3 wants b ro => open b3 b
         ended b1 => 1 failed, 2 failed
@@ -653,7 +636,7 @@ fn a_failed_opening_is_told_if_there_is_no_other_backend() {
         4 wants a ro => 4 gets b2
         5 wants a ro => open b4 a
         ended b4
-        back b2 ro => 5 gets b2, to be reset");
+        back b2 ro => 5 gets b2, to be reset";
 }
 
 #[test]
@@ -698,15 +681,15 @@ fn openings_pause_after_failures() {
     }
 }
 
-#[test]
-fn four_open_at_a_time() {
-    run("1 wants a ro => open b1 a
+scripts! {
+    four_open_at_a_time: "
+        1 wants a ro => open b1 a
         2 wants a ro => open b2 a
         3 wants a t1 => open b3 a
         4 wants a new => open b4 a
         5 wants a ro
         6 wants b ro => open b5 b
-        opened b4 => open b6 a, 4 gets b4");
+        opened b4 => open b6 a, 4 gets b4";
 }
 
 #[test]
@@ -742,9 +725,9 @@ fn idle_and_old_backends_close() {
         ended b1");
 }
 
-#[test]
-fn what_is_left_goes_if_its_client_stays_away() {
-    run("1 has b1 a ro
+scripts! {
+    what_is_left_goes_if_its_client_stays_away: "
+        1 has b1 a ro
         back b1 ro
         after 999
         1 wants a ro => 1 gets b1
@@ -753,12 +736,10 @@ fn what_is_left_goes_if_its_client_stays_away() {
         clean b1
         1 wants a ro => 1 gets b1
         back b1 ro tidy
-        after 1000");
-}
+        after 1000";
 
-#[test]
-fn pins_are_counted() {
-    run("1 has b1 a ro
+    pins_are_counted: "
+        1 has b1 a ro
         2 has b2 a ro
         pin b1 => yes
         pin b1 => yes
@@ -772,12 +753,10 @@ fn pins_are_counted() {
         pin b1 => yes
         ended b1
         2 wants a ro => 2 gets b2
-        pin b2 => yes");
-}
+        pin b2 => yes";
 
-#[test]
-fn late_events_change_nothing() {
-    run("1 wants a ro => open b1 a
+    late_events_change_nothing: "
+        1 wants a ro => open b1 a
         clean b1
         back b1 ro
         pin b1 => no
@@ -793,12 +772,10 @@ fn late_events_change_nothing() {
         clean b1
         back b1 ro
         ended b1
-        1 wants a ro => open b2 a");
-}
+        1 wants a ro => open b2 a";
 
-#[test]
-fn backends_are_wanted_back_for_waiters_and_when_they_are_to_close() {
-    run("places: 1
+    backends_are_wanted_back_for_waiters_and_when_they_are_to_close: "
+        places: 1
         1 has b1 a ro
         back? => no
         2 wants a ro
@@ -815,12 +792,10 @@ fn backends_are_wanted_back_for_waiters_and_when_they_are_to_close() {
         ms 900000
         back? => yes
         pin b2 => yes
-        back? => no");
-}
+        back? => no";
 
-#[test]
-fn who_leaves_waits_no_more_and_leaves_nothing() {
-    run("places: 2
+    who_leaves_waits_no_more_and_leaves_nothing: "
+        places: 2
         1 has b1 a ro
         1 leaves
         2 wants a ro => open b2 a
@@ -829,7 +804,7 @@ fn who_leaves_waits_no_more_and_leaves_nothing() {
         opened b2 => 3 gets b2
         back b2 ro
         back b1 ro
-        3 leaves => reset b2");
+        3 leaves => reset b2";
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::promises::Doing;
-use super::random::Random;
+use super::random::LEAST;
+use super::splitmix::Random;
 use super::world::{Delivery, World};
 use crate::{Access, Debt};
 
@@ -63,7 +64,7 @@ impl World {
             }
         }
         self.obey();
-        let after = self.random.delay(1000);
+        let after = self.random.delay(1000) + LEAST;
         self.later(after, Delivery::Weather);
     }
 
@@ -74,7 +75,7 @@ impl World {
         };
         server.is_dead = true;
         if !matches!(server.doing, Doing::Lent(..)) {
-            let after = self.random.delay(5);
+            let after = self.random.delay(5) + LEAST;
             self.later(after, Delivery::Noticed(id));
         }
     }

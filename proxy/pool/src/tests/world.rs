@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::guards::{Guard, Without};
 use super::promises::*;
-use super::random::{Draw, Random};
+use super::random::{Draw, LEAST};
+use super::splitmix::Random;
 use super::weather::{CALM, STORM};
 use crate::{Access, BackendId, Budget, ClientId, Debt, Order, Pool, Refusal, Residue};
 
@@ -186,7 +187,7 @@ impl World {
     }
 
     fn soon(&mut self, most: u64, delivery: Delivery) {
-        let after = self.random.delay(most);
+        let after = self.random.delay(most) + LEAST;
         self.later(after, delivery);
     }
 

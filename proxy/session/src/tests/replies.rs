@@ -471,26 +471,17 @@ fn a_server_that_closes_without_a_word() {
 /// The server's replies are compared with the judgement.
 #[test]
 fn a_reply_that_contradicts_the_judgement_ends_the_session() {
-    let read = || [query("SELECT 1")];
-    check(
-        &mut subject(Nothing, &read()),
-        "C INSERT 0 1: contradiction !E 1",
-    );
-    check(&mut subject(Nothing, &read()), "G: contradiction !E 1");
-    check(
-        &mut subject(Nothing, &read()),
-        "C COMMIT: contradiction !E 1",
-    );
-    check(
-        &mut subject(Nothing, &[query("BEGIN")]),
-        "C SELECT 1: contradiction !E 1",
-    );
-    check(
-        &mut subject(Current, &[query("COMMIT")]),
-        "C SELECT 1: contradiction !E 1",
-    );
-    // A session that may write may change any data.
-    check(&mut subject(Current, &read()), "C INSERT 0 1: relay 1");
+    for (holds, text, replies) in [
+        (Nothing, "SELECT 1", "C INSERT 0 1: contradiction !E 1"),
+        (Nothing, "SELECT 1", "G: contradiction !E 1"),
+        (Nothing, "SELECT 1", "C COMMIT: contradiction !E 1"),
+        (Nothing, "BEGIN", "C SELECT 1: contradiction !E 1"),
+        (Current, "COMMIT", "C SELECT 1: contradiction !E 1"),
+        // A session that may write may change any data.
+        (Current, "SELECT 1", "C INSERT 0 1: relay 1"),
+    ] {
+        check(&mut subject(holds, &[query(text)]), replies);
+    }
 }
 
 /// The client does not see what the session itself has set. A session that may write owns the setting.

@@ -174,17 +174,29 @@ fn cell(holds: Holds, reach: Reach, message: &[u8]) -> Option<String> {
     Some(word(&action, &subject))
 }
 
+/// Messages with the same cells share a row, in the order of the first of them.
 fn table(holds: Holds) -> String {
-    let mut table = format!("{:<12}", "");
-    for (name, _) in STATES {
-        table.push_str(&format!(" {name:<8}"));
-    }
+    let row =
+        |cells: &[&str]| -> String { cells.iter().map(|cell| format!("{cell:<7} ")).collect() };
+    let mut rows: Vec<(String, Vec<&str>)> = Vec::new();
     for (name, message) in messages() {
-        table.push_str(&format!("\n{name:<12}"));
-        for (_, reach) in STATES {
-            let found = cell(holds, reach, &message);
-            table.push_str(&format!(" {:<8}", found.as_deref().unwrap_or("-")));
+        let found = STATES.map(|(_, reach)| cell(holds, reach, &message));
+        let cells = row(&found.each_ref().map(|cell| cell.as_deref().unwrap_or("-")));
+        match rows.iter_mut().find(|(same, _)| *same == cells) {
+            Some((_, names)) => names.push(name),
+            None => rows.push((cells, vec![name])),
         }
+    }
+    let mut table = row(&STATES.map(|(name, _)| name));
+    for (mut cells, names) in rows {
+        for name in names {
+            if cells.len() + name.len() > 118 {
+                table.push_str(&format!("\n{}", cells.trim_end()));
+                cells = " ".repeat(80);
+            }
+            cells.push_str(&format!(" {name}"));
+        }
+        table.push_str(&format!("\n{cells}"));
     }
     table
 }
@@ -476,183 +488,97 @@ fn a_session_with_a_stale_token() {
 }
 
 const CURRENT: &str = "
-             idle     block    failed   pipe     ran      doubt    skip     copy     behind   settling
-Q:read       token    token    token    token    token    token    drop     end      token    wait
-Q:write      token    token    token    token    token    token    drop     end      token    wait
-Q:copy       token    token    token    token    token    token    drop     end      token    wait
-Q:begin      free     free     fails    free     free     free     drop     end      free     wait
-Q:commit     free     token    free     token    token    free     drop     end      token    wait
-Q:rollback   free     free     free     free     free     free     drop     end      free     wait
-Q:same       free     free     fails    wait     free     free     drop     end      wait     wait
-Q:other      declare  +no      fails    wait     +no      declare  drop     end      wait     wait
-Q:lower      !no      +no      fails    wait     +no      +no      drop     end      wait     wait
-Q:none       free     +no      fails    wait     +no      free     drop     end      wait     wait
-Q:take       declare  +no      fails    wait     +no      declare  drop     end      wait     wait
-Q:taken      !no      +no      fails    wait     +no      +no      drop     end      wait     wait
-Q:next       declare  +no      fails    wait     +no      declare  drop     end      wait     wait
-Q:next,reads !no      +no      fails    wait     +no      +no      drop     end      wait     wait
-Q:ends,sets  declare  +no      declare  wait     +no      declare  drop     end      wait     wait
-Q:show       +free    +free    fails    wait     +free    +free    drop     end      wait     wait
-Q:history    history  history  fails    wait     history  history  drop     end      wait     wait
-Q:execute    token    token    fails    wait     token    token    drop     end      wait     wait
-Q:empty      token    token    token    token    token    token    drop     end      token    wait
-Q:malformed  free     free     free     free     free     free     drop     end      free     wait
-Q:begun      whole    whole    whole    whole    whole    whole    drop     end      whole    wait
-P:read       free     free     free     free     free     free     drop     end      free     wait
-P:write      free     free     free     free     free     free     drop     end      free     wait
-P:literal    free     free     free     free     free     free     drop     end      free     wait
-P:unread     free     free     free     free     free     free     drop     end      free     wait
-P:malformed  free     free     free     free     free     free     drop     end      free     wait
-P:begun      whole    whole    whole    whole    whole    whole    drop     end      whole    wait
-B:read       free     free     free     free     free     free     drop     end      free     wait
-B:value      free     free     free     free     free     free     drop     end      free     wait
-B:write      free     free     free     free     free     free     drop     end      free     wait
-B:unknown    free     free     free     free     free     free     drop     end      free     wait
-B:malformed  free     free     free     free     free     free     drop     end      free     wait
-D:read       free     free     free     free     free     free     drop     end      free     wait
-D:write      free     free     free     free     free     free     drop     end      free     wait
-D:portal     free     free     free     free     free     free     drop     end      free     wait
-D:malformed  free     free     free     free     free     free     drop     end      free     wait
-E:read       token    token    token    token    token    token    drop     end      token    wait
-E:write      token    token    token    token    token    token    drop     end      token    wait
-E:unknown    token    token    token    token    token    token    drop     end      token    wait
-E:malformed  free     free     free     free     free     free     drop     end      free     wait
-E:begun      front    front    front    front    front    front    drop     end      front    wait
-C:statement  free     free     free     free     free     free     drop     end      free     wait
-C:portal     free     free     free     free     free     free     drop     end      free     wait
-C:malformed  free     free     free     free     free     free     drop     end      free     wait
-S            free     free     free     free     free     free     free     free     free     wait
-S:malformed  free     free     free     free     free     free     free     free     free     wait
-H            free     free     free     free     free     free     drop     free     free     wait
-H:malformed  free     free     free     free     free     free     drop     free     free     wait
-F            token    token    token    token    token    token    drop     end      token    wait
-F:read       free     free     free     free     free     free     drop     end      free     wait
-d            drop     drop     drop     wait     drop     drop     drop     token    wait     wait
-c            drop     drop     drop     wait     drop     drop     drop     token    wait     wait
-f            drop     drop     drop     wait     drop     drop     drop     free     wait     wait
-X            bye      bye      bye      bye      bye      bye      bye      bye      bye      wait
-p            end      end      end      wait     end      end      drop     end      wait     wait
-unknown      end      end      end      wait     end      end      end      end      wait     wait
+idle    block   failed  pipe    ran     doubt   skip    copy    behind  settling
+token   token   token   token   token   token   drop    end     token   wait     Q:read Q:write Q:copy Q:empty E:read
+                                                                                 E:write E:unknown F
+free    free    fails   free    free    free    drop    end     free    wait     Q:begin
+free    token   free    token   token   free    drop    end     token   wait     Q:commit
+free    free    free    free    free    free    drop    end     free    wait     Q:rollback Q:malformed P:read P:write
+                                                                                 P:literal P:unread P:malformed B:read
+                                                                                 B:value B:write B:unknown B:malformed
+                                                                                 D:read D:write D:portal D:malformed
+                                                                                 E:malformed C:statement C:portal
+                                                                                 C:malformed F:read
+free    free    fails   wait    free    free    drop    end     wait    wait     Q:same
+declare +no     fails   wait    +no     declare drop    end     wait    wait     Q:other Q:take Q:next
+!no     +no     fails   wait    +no     +no     drop    end     wait    wait     Q:lower Q:taken Q:next,reads
+free    +no     fails   wait    +no     free    drop    end     wait    wait     Q:none
+declare +no     declare wait    +no     declare drop    end     wait    wait     Q:ends,sets
++free   +free   fails   wait    +free   +free   drop    end     wait    wait     Q:show
+history history fails   wait    history history drop    end     wait    wait     Q:history
+token   token   fails   wait    token   token   drop    end     wait    wait     Q:execute
+whole   whole   whole   whole   whole   whole   drop    end     whole   wait     Q:begun P:begun
+front   front   front   front   front   front   drop    end     front   wait     E:begun
+free    free    free    free    free    free    free    free    free    wait     S S:malformed
+free    free    free    free    free    free    drop    free    free    wait     H H:malformed
+drop    drop    drop    wait    drop    drop    drop    token   wait    wait     d c
+drop    drop    drop    wait    drop    drop    drop    free    wait    wait     f
+bye     bye     bye     bye     bye     bye     bye     bye     bye     wait     X
+end     end     end     wait    end     end     drop    end     wait    wait     p
+end     end     end     wait    end     end     end     end     wait    wait     unknown
 ";
 
 const NONE: &str = "
-             idle     block    failed   pipe     ran      doubt    skip     copy     behind   settling
-Q:read       free     free     fails    free     free     free     drop     -        wait     wait
-Q:write      !no      +no      fails    wait     +no      +no      drop     -        wait     wait
-Q:copy       !no      +no      fails    wait     +no      +no      drop     -        wait     wait
-Q:begin      free     free     fails    free     free     free     drop     -        wait     wait
-Q:commit     free     free     free     free     free     free     drop     -        wait     wait
-Q:rollback   free     free     free     free     free     free     drop     -        wait     wait
-Q:same       declare  lift+declare fails    wait     lift+declare lift+declare drop     -        wait     wait
-Q:other      declare  lift+declare fails    wait     lift+declare lift+declare drop     -        wait     wait
-Q:lower      !no      +no      fails    wait     +no      +no      drop     -        wait     wait
-Q:none       free     free     fails    wait     free     free     drop     -        wait     wait
-Q:take       declare  lift+declare fails    wait     lift+declare lift+declare drop     -        wait     wait
-Q:taken      !no      +no      fails    wait     +no      +no      drop     -        wait     wait
-Q:next       declare  lift+declare fails    wait     lift+declare lift+declare drop     -        wait     wait
-Q:next,reads !no      +no      fails    wait     +no      +no      drop     -        wait     wait
-Q:ends,sets  declare  declare  declare  wait     lift+declare lift+declare drop     -        wait     wait
-Q:show       +free    +free    fails    wait     +free    +free    drop     -        wait     wait
-Q:history    history  history  fails    wait     history  history  drop     -        wait     wait
-Q:execute    !no      +no      fails    wait     +no      +no      drop     -        wait     wait
-Q:empty      free     free     free     free     free     free     drop     -        wait     wait
-Q:malformed  free     free     free     free     free     free     drop     -        wait     wait
-Q:begun      whole    whole    whole    whole    whole    whole    drop     -        wait     wait
-P:read       free     free     free     free     free     free     drop     -        wait     wait
-P:write      free     free     free     free     free     free     drop     -        wait     wait
-P:literal    free     free     free     free     free     +no      drop     -        wait     wait
-P:unread     free     free     free     free     free     +no      drop     -        wait     wait
-P:malformed  free     free     free     free     free     free     drop     -        wait     wait
-P:begun      whole    whole    whole    whole    whole    whole    drop     -        wait     wait
-B:read       free     free     free     free     free     +no      drop     -        wait     wait
-B:value      free     free     free     free     free     +no      drop     -        wait     wait
-B:write      free     free     free     free     free     +no      drop     -        wait     wait
-B:unknown    free     free     free     free     free     +no      drop     -        wait     wait
-B:malformed  free     free     free     free     free     free     drop     -        wait     wait
-D:read       free     free     free     free     free     +no      drop     -        wait     wait
-D:write      free     free     free     free     free     +no      drop     -        wait     wait
-D:portal     free     free     free     free     free     free     drop     -        wait     wait
-D:malformed  free     free     free     free     free     free     drop     -        wait     wait
-E:read       +no      free     +no      free     free     +no      drop     -        wait     wait
-E:write      +no      +no      +no      wait     +no      +no      drop     -        wait     wait
-E:unknown    +no      +no      +no      wait     +no      +no      drop     -        wait     wait
-E:malformed  free     free     free     free     free     free     drop     -        wait     wait
-E:begun      front    front    front    front    front    front    drop     -        wait     wait
-C:statement  free     free     free     free     free     free     drop     -        free     wait
-C:portal     free     free     free     free     free     free     drop     -        free     wait
-C:malformed  free     free     free     free     free     free     drop     -        free     wait
-S            free     free     free     free     free     free     free     -        free     wait
-S:malformed  free     free     free     free     free     free     free     -        free     wait
-H            free     free     free     free     free     free     drop     -        free     wait
-H:malformed  free     free     free     free     free     free     drop     -        free     wait
-F            !no      +no      +no      wait     +no      +no      drop     -        wait     wait
-F:read       free     free     free     free     free     +no      drop     -        wait     wait
-d            drop     drop     drop     wait     drop     drop     drop     -        wait     wait
-c            drop     drop     drop     wait     drop     drop     drop     -        wait     wait
-f            drop     drop     drop     wait     drop     drop     drop     -        wait     wait
-X            bye      bye      bye      bye      bye      bye      bye      -        bye      wait
-p            end      end      end      wait     end      end      drop     -        wait     wait
-unknown      end      end      end      wait     end      end      end      -        wait     wait
+idle    block   failed  pipe    ran     doubt   skip    copy    behind  settling
+free    free    fails   free    free    free    drop    -       wait    wait     Q:read Q:begin
+!no     +no     fails   wait    +no     +no     drop    -       wait    wait     Q:write Q:copy Q:lower Q:taken
+                                                                                 Q:next,reads Q:execute
+free    free    free    free    free    free    drop    -       wait    wait     Q:commit Q:rollback Q:empty
+                                                                                 Q:malformed P:read P:write P:malformed
+                                                                                 B:malformed D:portal D:malformed
+                                                                                 E:malformed
+declare lift+declare fails   wait    lift+declare lift+declare drop    -       wait    wait     Q:same Q:other Q:take
+                                                                                 Q:next
+free    free    fails   wait    free    free    drop    -       wait    wait     Q:none
+declare declare declare wait    lift+declare lift+declare drop    -       wait    wait     Q:ends,sets
++free   +free   fails   wait    +free   +free   drop    -       wait    wait     Q:show
+history history fails   wait    history history drop    -       wait    wait     Q:history
+whole   whole   whole   whole   whole   whole   drop    -       wait    wait     Q:begun P:begun
+free    free    free    free    free    +no     drop    -       wait    wait     P:literal P:unread B:read B:value
+                                                                                 B:write B:unknown D:read D:write
+                                                                                 F:read
++no     free    +no     free    free    +no     drop    -       wait    wait     E:read
++no     +no     +no     wait    +no     +no     drop    -       wait    wait     E:write E:unknown
+front   front   front   front   front   front   drop    -       wait    wait     E:begun
+free    free    free    free    free    free    drop    -       free    wait     C:statement C:portal C:malformed H
+                                                                                 H:malformed
+free    free    free    free    free    free    free    -       free    wait     S S:malformed
+!no     +no     +no     wait    +no     +no     drop    -       wait    wait     F
+drop    drop    drop    wait    drop    drop    drop    -       wait    wait     d c f
+bye     bye     bye     bye     bye     bye     bye     -       bye     wait     X
+end     end     end     wait    end     end     drop    -       wait    wait     p
+end     end     end     wait    end     end     end     -       wait    wait     unknown
 ";
 
 const STALE: &str = "
-             idle     block    failed   pipe     ran      doubt    skip     copy     behind   settling
-Q:read       guard    free     fails    free     free     free     drop     end      wait     wait
-Q:write      guard    +no      fails    wait     +no      +no      drop     end      wait     wait
-Q:copy       guard    +no      fails    wait     +no      +no      drop     end      wait     wait
-Q:begin      guard    free     fails    free     free     free     drop     end      wait     wait
-Q:commit     guard    +no      free     wait     +no      free     drop     end      wait     wait
-Q:rollback   guard    free     free     free     free     free     drop     end      wait     wait
-Q:same       guard    +no      fails    wait     +no      +no      drop     end      wait     wait
-Q:other      guard    +no      fails    wait     +no      declare  drop     end      wait     wait
-Q:lower      guard    +no      fails    wait     +no      +no      drop     end      wait     wait
-Q:none       guard    +no      fails    wait     +no      free     drop     end      wait     wait
-Q:take       guard    +no      fails    wait     +no      declare  drop     end      wait     wait
-Q:taken      guard    +no      fails    wait     +no      +no      drop     end      wait     wait
-Q:next       guard    +no      fails    wait     +no      declare  drop     end      wait     wait
-Q:next,reads guard    +no      fails    wait     +no      +no      drop     end      wait     wait
-Q:ends,sets  guard    +no      declare  wait     +no      declare  drop     end      wait     wait
-Q:show       guard    +free    fails    wait     +free    +free    drop     end      wait     wait
-Q:history    guard    history  fails    wait     history  history  drop     end      wait     wait
-Q:execute    guard    +no      fails    wait     +no      +no      drop     end      wait     wait
-Q:empty      guard    free     free     free     free     free     drop     end      wait     wait
-Q:malformed  guard    free     free     free     free     free     drop     end      wait     wait
-Q:begun      guard    whole    whole    whole    whole    whole    drop     end      wait     wait
-P:read       guard    free     free     free     free     free     drop     end      wait     wait
-P:write      guard    free     free     free     free     free     drop     end      wait     wait
-P:literal    guard    +no      free     wait     +no      +no      drop     end      wait     wait
-P:unread     guard    +no      free     wait     +no      +no      drop     end      wait     wait
-P:malformed  guard    free     free     free     free     free     drop     end      wait     wait
-P:begun      guard    whole    whole    whole    whole    whole    drop     end      wait     wait
-B:read       guard    +no      free     wait     +no      +no      drop     end      wait     wait
-B:value      guard    +no      free     wait     +no      +no      drop     end      wait     wait
-B:write      guard    +no      free     wait     +no      +no      drop     end      wait     wait
-B:unknown    guard    +no      free     wait     +no      +no      drop     end      wait     wait
-B:malformed  guard    free     free     free     free     free     drop     end      wait     wait
-D:read       guard    +no      free     wait     +no      +no      drop     end      wait     wait
-D:write      guard    +no      free     wait     +no      +no      drop     end      wait     wait
-D:portal     guard    free     free     free     free     free     drop     end      wait     wait
-D:malformed  guard    free     free     free     free     free     drop     end      wait     wait
-E:read       guard    free     +no      free     free     +no      drop     end      wait     wait
-E:write      guard    +no      +no      wait     +no      +no      drop     end      wait     wait
-E:unknown    guard    +no      +no      wait     +no      +no      drop     end      wait     wait
-E:malformed  guard    free     free     free     free     free     drop     end      wait     wait
-E:begun      guard    front    front    front    front    front    drop     end      wait     wait
-C:statement  guard    free     free     free     free     free     drop     end      free     wait
-C:portal     guard    free     free     free     free     free     drop     end      free     wait
-C:malformed  guard    free     free     free     free     free     drop     end      free     wait
-S            free     free     free     free     free     free     free     free     free     wait
-S:malformed  free     free     free     free     free     free     free     free     free     wait
-H            free     free     free     free     free     free     drop     free     free     wait
-H:malformed  free     free     free     free     free     free     drop     free     free     wait
-F            guard    +no      +no      wait     +no      +no      drop     end      wait     wait
-F:read       guard    +no      free     wait     +no      +no      drop     end      wait     wait
-d            drop     drop     drop     wait     drop     drop     drop     +no      wait     wait
-c            drop     drop     drop     wait     drop     drop     drop     +no      wait     wait
-f            drop     drop     drop     wait     drop     drop     drop     free     wait     wait
-X            bye      bye      bye      bye      bye      bye      bye      bye      bye      wait
-p            guard    end      end      wait     end      end      drop     end      wait     wait
-unknown      end      end      end      wait     end      end      end      end      wait     wait
+idle    block   failed  pipe    ran     doubt   skip    copy    behind  settling
+guard   free    fails   free    free    free    drop    end     wait    wait     Q:read Q:begin
+guard   +no     fails   wait    +no     +no     drop    end     wait    wait     Q:write Q:copy Q:same Q:lower Q:taken
+                                                                                 Q:next,reads Q:execute
+guard   +no     free    wait    +no     free    drop    end     wait    wait     Q:commit
+guard   free    free    free    free    free    drop    end     wait    wait     Q:rollback Q:empty Q:malformed P:read
+                                                                                 P:write P:malformed B:malformed
+                                                                                 D:portal D:malformed E:malformed
+guard   +no     fails   wait    +no     declare drop    end     wait    wait     Q:other Q:take Q:next
+guard   +no     fails   wait    +no     free    drop    end     wait    wait     Q:none
+guard   +no     declare wait    +no     declare drop    end     wait    wait     Q:ends,sets
+guard   +free   fails   wait    +free   +free   drop    end     wait    wait     Q:show
+guard   history fails   wait    history history drop    end     wait    wait     Q:history
+guard   whole   whole   whole   whole   whole   drop    end     wait    wait     Q:begun P:begun
+guard   +no     free    wait    +no     +no     drop    end     wait    wait     P:literal P:unread B:read B:value
+                                                                                 B:write B:unknown D:read D:write
+                                                                                 F:read
+guard   free    +no     free    free    +no     drop    end     wait    wait     E:read
+guard   +no     +no     wait    +no     +no     drop    end     wait    wait     E:write E:unknown F
+guard   front   front   front   front   front   drop    end     wait    wait     E:begun
+guard   free    free    free    free    free    drop    end     free    wait     C:statement C:portal C:malformed
+free    free    free    free    free    free    free    free    free    wait     S S:malformed
+free    free    free    free    free    free    drop    free    free    wait     H H:malformed
+drop    drop    drop    wait    drop    drop    drop    +no     wait    wait     d c
+drop    drop    drop    wait    drop    drop    drop    free    wait    wait     f
+bye     bye     bye     bye     bye     bye     bye     bye     bye     wait     X
+guard   end     end     wait    end     end     drop    end     wait    wait     p
+end     end     end     wait    end     end     end     end     wait    wait     unknown
 ";
 
 /// One that is refused only for want of a token is sent without READ WRITE.

@@ -81,6 +81,7 @@ fn check(before: &str, rows: &[&str]) {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn what_a_client_sets_goes_with_it() {
     let table = [
         "SET work_mem = '1MB' => SET work_mem = '1MB'",

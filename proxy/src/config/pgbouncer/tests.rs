@@ -24,113 +24,57 @@ fn valid(ini: &str) -> (String, RawConfig) {
 
 const DATABASE: &str = "[databases]\napp = host=10.0.0.1\n[pgbouncer]\nauth_file = /u\n";
 
+/// Lines of a file, divided by ` & `, and a key that they give its value.
+const EQUALS: &str = "
+=> listen = /tmp:6432
+listen_addr = * => listen = 0.0.0.0:6432,[::]:6432,/tmp:6432
+listen_addr = localhost, ::1 & listen_port = 7 & unix_socket_dir = => listen = 127.0.0.1:7,[::1]:7
+=> upstream = postgres://10.0.0.1:5432?sslmode=prefer
+server_tls_sslmode = verify-full & server_tls_ca_file = /a b \
+    => upstream = postgres://10.0.0.1:5432?sslmode=verify-full&sslrootcert=/a%20b
+=> pool = session
+pool_mode = transaction => pool = transaction
+pool_mode = statement => pool = transaction
+pool_mode = transaction => backends.max = 20
+pool_mode = transaction & default_pool_size = 5 & reserve_pool_size = 2 => backends.max = 7
+pool_mode = transaction & max_db_connections = 50 => backends.max = 50
+pool_mode = transaction & default_pool_size = 1 => backends.leaders = 0
+pool_mode = transaction => backends.wait = 2min
+pool_mode = transaction & query_wait_timeout = 0.5 => backends.wait = 500ms
+pool_mode = transaction & query_wait_timeout = 0 => backends.wait = 10min
+pool_mode = transaction & server_idle_timeout = 0 => backends.idle = 24h
+pool_mode = transaction & server_lifetime = 10 => backends.lifetime = 1min
+=> connections.max = 100
+client_login_timeout = 15 => login_timeout = 15s
+tcp_keepidle = 30 => tcp.keepalive = 30s
+tcp_keepalive = 0 => tcp.keepalive = off
+auth_type = scram-sha-256 => auth = scram
+auth_type = scram-sha-256 => auth_file = /u
+auth_user = a => auth_query = {query}
+auth_user = a & auth_query = SELECT $1, 'x' => auth_query = SELECT $1, 'x'
+auth_type = hba => auth = scram
+auth_type = Trust => auth = relay
+pool_mode = Session => pool = session
+pool_mode = TRANSACTION => pool = transaction
+server_tls_sslmode = Require & server_tls_ca_file = /a => upstream = postgres://10.0.0.1:5432?sslmode=require
+client_tls_sslmode = Verify-Full & {tls} => tls.client_certificates = required
+client_tls_sslmode = disable => tls.mode = off
+client_tls_sslmode = prefer & {tls} => tls.mode = allow
+client_tls_sslmode = require & {tls} => tls.certificate = /c
+client_tls_sslmode = verify-ca & {tls} => tls.client_certificates = required";
+
 #[test]
 fn keys_have_these_equals() {
     let tls = "client_tls_cert_file = /c\nclient_tls_key_file = /k\nclient_tls_ca_file = /a\n";
-    for (ini, key, expect) in [
-        ("", Key::Listen, "/tmp:6432"),
-        (
-            "listen_addr = *",
-            Key::Listen,
-            "0.0.0.0:6432,[::]:6432,/tmp:6432",
-        ),
-        (
-            "listen_addr = localhost, ::1\nlisten_port = 7\nunix_socket_dir =",
-            Key::Listen,
-            "127.0.0.1:7,[::1]:7",
-        ),
-        ("", Key::Upstream, "postgres://10.0.0.1:5432?sslmode=prefer"),
-        (
-            "server_tls_sslmode = verify-full\nserver_tls_ca_file = /a b",
-            Key::Upstream,
-            "postgres://10.0.0.1:5432?sslmode=verify-full&sslrootcert=/a%20b",
-        ),
-        ("", Key::Pool, "session"),
-        ("pool_mode = transaction", Key::Pool, "transaction"),
-        ("pool_mode = statement", Key::Pool, "transaction"),
-        ("pool_mode = transaction\n", Key::BackendsMax, "20"),
-        (
-            "pool_mode = transaction\ndefault_pool_size = 5\nreserve_pool_size = 2",
-            Key::BackendsMax,
-            "7",
-        ),
-        (
-            "pool_mode = transaction\nmax_db_connections = 50",
-            Key::BackendsMax,
-            "50",
-        ),
-        (
-            "pool_mode = transaction\ndefault_pool_size = 1",
-            Key::BackendsLeaders,
-            "0",
-        ),
-        ("pool_mode = transaction\n", Key::BackendsWait, "2min"),
-        (
-            "pool_mode = transaction\nquery_wait_timeout = 0.5",
-            Key::BackendsWait,
-            "500ms",
-        ),
-        (
-            "pool_mode = transaction\nquery_wait_timeout = 0",
-            Key::BackendsWait,
-            "10min",
-        ),
-        (
-            "pool_mode = transaction\nserver_idle_timeout = 0",
-            Key::BackendsIdle,
-            "24h",
-        ),
-        (
-            "pool_mode = transaction\nserver_lifetime = 10",
-            Key::BackendsLifetime,
-            "1min",
-        ),
-        ("", Key::ConnectionsMax, "100"),
-        ("client_login_timeout = 15", Key::LoginTimeout, "15s"),
-        ("tcp_keepidle = 30", Key::TcpKeepalive, "30s"),
-        ("tcp_keepalive = 0", Key::TcpKeepalive, "off"),
-        ("auth_type = scram-sha-256", Key::Auth, "scram"),
-        ("auth_type = scram-sha-256", Key::AuthFile, "/u"),
-        ("auth_user = a", Key::AuthQuery, AUTH_QUERY),
-        (
-            "auth_user = a\nauth_query = SELECT $1, 'x'",
-            Key::AuthQuery,
-            "SELECT $1, 'x'",
-        ),
-        ("auth_type = hba", Key::Auth, "scram"),
-        ("auth_type = Trust", Key::Auth, "relay"),
-        ("pool_mode = Session", Key::Pool, "session"),
-        ("pool_mode = TRANSACTION", Key::Pool, "transaction"),
-        (
-            "server_tls_sslmode = Require\nserver_tls_ca_file = /a",
-            Key::Upstream,
-            "postgres://10.0.0.1:5432?sslmode=require",
-        ),
-        (
-            &format!("client_tls_sslmode = Verify-Full\n{tls}"),
-            Key::TlsClientCertificates,
-            "required",
-        ),
-        ("client_tls_sslmode = disable", Key::TlsMode, "off"),
-        (
-            &format!("client_tls_sslmode = prefer\n{tls}"),
-            Key::TlsMode,
-            "allow",
-        ),
-        (
-            &format!("client_tls_sslmode = require\n{tls}"),
-            Key::TlsCertificate,
-            "/c",
-        ),
-        (
-            &format!("client_tls_sslmode = verify-ca\n{tls}"),
-            Key::TlsClientCertificates,
-            "required",
-        ),
-    ] {
-        let (text, raw) = valid(&format!("{DATABASE}{ini}"));
-        let found = raw.texts(key).unwrap_or_default().join(",");
-        assert_eq!(found, expect, "{ini}\n{text}");
+    for row in EQUALS.lines().skip(1) {
+        let row = row.replace("{query}", AUTH_QUERY).replace("{tls}", tls);
+        let (ini, expect) = row.split_once("=> ").unwrap();
+        let (key, expect) = expect.split_once(" = ").unwrap();
+        let (text, raw) = valid(&format!("{DATABASE}{}", ini.replace(" & ", "\n")));
+        let found = raw
+            .texts(Key::by_name(key).unwrap().key)
+            .unwrap_or_default();
+        assert_eq!(found.join(","), expect, "{ini}\n{text}");
     }
 }
 

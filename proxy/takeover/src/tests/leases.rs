@@ -8,7 +8,7 @@ use pgpalisade_authority::rule::{self, LeaseRuling};
 use pgpalisade_authority::{LeaseId, LeaseStep, LeaseTime, Leased};
 
 use super::lease::tenure::{Due, LIVES, Tenure};
-use super::random::Random;
+use super::splitmix::Random;
 
 const CANDIDATES: usize = 4;
 const STEPS: u32 = 3000;

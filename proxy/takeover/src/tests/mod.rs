@@ -14,6 +14,8 @@ mod random;
 mod requests;
 mod servers;
 mod sessions;
+#[path = "../../../pool/src/tests/splitmix.rs"]
+mod splitmix;
 mod store;
 mod weather;
 mod world;

@@ -13,8 +13,8 @@ use pgpalisade_fence::mark_cache::MarkCache;
 use super::calls::Work;
 use super::epoch::Raise;
 use super::guards::Guard;
-use super::random::Random;
 use super::reaper::Round;
+use super::splitmix::Random;
 use super::witness;
 use super::world::{Delivery, World};
 

@@ -11,10 +11,11 @@ use super::machine::tests::OURS;
 use super::machine::{Event, Request};
 use super::pooled::{PoolEvent, Pools};
 use super::promises::{Broken, Truth};
-use super::random::{Limits, Random};
+use super::random::Limits;
 use super::requests::Target;
 use super::servers::{Servers, Write};
 use super::sessions::Session;
+use super::splitmix::Random;
 use super::store::Authority;
 use super::weather::{Policy, Proxy};
 

@@ -2,108 +2,19 @@
 
 use super::*;
 
-/// A short time limit.
-const IMPATIENT: Duration = Duration::from_millis(800);
-
-/// An old session that cannot end because its process is stopped, and a new one.
-struct Stuck {
-    postgres: Postgres,
-    store: Arc<Embedded>,
-    takeover: Takeover,
-    stuck: Backend,
-    new: Backend,
-    client: Client,
-    _old: Client,
-}
-
-impl Stuck {
-    async fn start() -> Self {
-        let postgres = Postgres::start(&[]).await;
-        let store = store(&postgres);
-        let options = TakeoverOptions {
-            timeout: IMPATIENT,
-            ..options(&postgres)
-        };
-        let takeover = start(options, &store).await.unwrap();
-        let (old, stuck) = declared(&postgres, &takeover, "postgres", 1).await;
-        postgres.signal(Signal::STOP, stuck.pid);
-        let (client, new) = joined(&postgres, &takeover, "postgres").await;
-        Self {
-            postgres,
-            store,
-            takeover,
-            stuck,
-            new,
-            client,
-            _old: old,
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_takeover_that_cannot_finish_is_refused_until_a_later_one_does() {
-    let Stuck {
-        postgres,
-        store,
-        takeover,
-        stuck,
-        new,
-        ..
-    } = Stuck::start().await;
-    let timeout = IMPATIENT;
-    let began = Instant::now();
-    let error = declare(&takeover, 2, new).await.unwrap_err();
-    let took = began.elapsed();
-    assert!(
-        matches!(&error, DeclareError::Incomplete { left, .. } if left == &[stuck]),
-        "{error}"
-    );
-    assert!(
-        took >= timeout && took < timeout + Duration::from_millis(400),
-        "{took:?}"
-    );
-    // The client gets the same reason as the record, which the log has too.
-    let DeclareError::Incomplete { why, .. } = error else {
-        unreachable!("checked above")
-    };
-    assert!(why.starts_with("told to end, but still there: "), "{why}");
-    kept(&takeover, 2, |end| {
-        *end == TakeoverEnd::Incomplete(why.clone())
-    })
-    .await;
-    // Not drained, so an equal token is not admitted either, and a lower one is stale.
-    let error = declare(&takeover, 2, new).await.unwrap_err();
-    assert!(
-        matches!(&error, DeclareError::Incomplete { left, .. } if left == &[stuck]),
-        "{error}"
-    );
-    assert!(matches!(
-        declare(&takeover, 1, new).await,
-        Err(DeclareError::Stale { .. })
-    ));
-    let is_stuck = |end: &TakeoverEnd| matches!(end, TakeoverEnd::Incomplete(why) if why.contains("server process"));
-    let first = kept(&takeover, 2, is_stuck).await;
-    assert_eq!((first.from, first.work.sessions), (Some(token(1)), 0));
-    postgres.signal(Signal::CONT, stuck.pid);
-    assert_eq!(declare(&takeover, 2, new).await.unwrap().token, token(2));
-    assert_eq!(registered(&store).await, [new]);
-    let whole = kept(&takeover, 2, |end| *end == TakeoverEnd::Complete).await;
-    assert_eq!((whole.from, whole.work.sessions), (Some(token(1)), 1));
-    assert!(whole.work.took_us >= 700_000, "{whole:?}");
-}
-
 /// The old session has ended, and the reaper has noticed, before the leader comes back.
 #[tokio::test]
 async fn a_takeover_that_nobody_has_to_finish_is_kept_as_complete() {
-    let Stuck {
-        postgres,
-        store,
-        takeover,
-        stuck,
-        client,
-        new,
-        ..
-    } = Stuck::start().await;
+    let postgres = Postgres::start(&[]).await;
+    let store = store(&postgres);
+    let options = TakeoverOptions {
+        timeout: Duration::from_millis(800),
+        ..options(&postgres)
+    };
+    let takeover = start(options, &store).await.unwrap();
+    let (_old, stuck) = declared(&postgres, &takeover, "postgres", 1).await;
+    postgres.signal(Signal::STOP, stuck.pid);
+    let (client, new) = joined(&postgres, &takeover, "postgres").await;
     declare(&takeover, 2, new).await.unwrap_err();
     kept(&takeover, 2, |end| *end != TakeoverEnd::Complete).await;
     postgres.signal(Signal::CONT, stuck.pid);

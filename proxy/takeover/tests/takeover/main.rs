@@ -1,15 +1,13 @@
 //! Takeovers on a real PostgreSQL: old sessions end and commit nothing, and what cannot be confirmed is
 //! refused.
-#![expect(clippy::unwrap_used, reason = "tests")]
-
-#[expect(unreachable_pub, reason = "shared by the test binaries of this crate")]
-#[path = "../support/mod.rs"]
-mod support;
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod control;
 mod incomplete;
 mod refused;
 mod register;
+mod repair;
+mod support;
 mod unanswered;
 
 use std::sync::Arc;
@@ -17,8 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use pgpalisade_authority::{
-    Authority, Backend, Cluster, Declaration, Embedded, Enrolled, IfStale, Mark, Scope,
-    TakeoverEnd, TakeoverRecord, Token,
+    Authority, Backend, Embedded, Mark, Scope, TakeoverEnd, TakeoverRecord, Token,
 };
 use pgpalisade_policies::TokenBounds;
 use pgpalisade_takeover::{

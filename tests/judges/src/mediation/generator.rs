@@ -3,6 +3,7 @@
 //! Each conversation uses few names and few kinds of statements, so that related ones meet. Three in four contain a
 //! [fragment](super::fragments), with other messages in between.
 
+use clap::ValueEnum as _;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -59,8 +60,9 @@ pub fn conversation(seed: u64, sessions: &[Session]) -> Conversation {
         one(&mut random, &ENCODINGS[..7]),
         one(&mut random, &ENCODINGS),
     ];
-    let kinds = Kind::ALL
-        .into_iter()
+    let kinds = Kind::value_variants()
+        .iter()
+        .copied()
         .filter(|_| once_in(&mut random, 3))
         .collect();
     let aims = steering::aims(&mut random, session);
@@ -201,7 +203,7 @@ impl Generator {
     pub fn statement(&mut self) -> Sql {
         let kind = match self.kinds.choose(&mut self.random) {
             Some(kind) if !once_in(&mut self.random, 5) => *kind,
-            _ => one(&mut self.random, &Kind::ALL),
+            _ => one(&mut self.random, Kind::value_variants()),
         };
         self.words.statement(&mut self.random, kind)
     }

@@ -1,6 +1,7 @@
 //! Walks through a transaction: each step fits the earlier ones, so that few lead nowhere. Each walk prefers its own
 //! steps; the conversation gives it the settings and tables.
 
+use clap::ValueEnum;
 use rand::Rng;
 use rand::seq::IndexedRandom;
 
@@ -9,7 +10,7 @@ use super::generator::Generator;
 use super::steering::data_of;
 use super::words::{Kind, once_in, one, pick};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Stride {
     Begin,
     End,
@@ -28,75 +29,37 @@ enum Stride {
 }
 
 impl Stride {
-    const ALL: [Self; 14] = [
-        Self::Begin,
-        Self::End,
-        Self::Save,
-        Self::Release,
-        Self::Back,
-        Self::Steer,
-        Self::Harmless,
-        Self::Pay,
-        Self::Declare,
-        Self::Fetch,
-        Self::Bind,
-        Self::Execute,
-        Self::Token,
-        Self::Other,
-    ];
-}
-
-impl Stride {
     /// Likely next steps.
     const fn leads_to(self) -> &'static [Self] {
+        use Stride::*;
         match self {
-            Self::Begin => &[Self::Save, Self::Steer, Self::Declare, Self::Bind],
-            Self::Save => &[Self::Steer, Self::Token],
-            Self::Token => &[Self::Harmless, Self::Pay],
-            Self::Harmless => &[Self::Release, Self::Back, Self::End],
-            Self::Steer => &[
-                Self::Release,
-                Self::Back,
-                Self::End,
-                Self::Pay,
-                Self::Execute,
-            ],
-            Self::Declare => &[Self::End, Self::Fetch],
-            Self::Bind => &[Self::Steer, Self::Execute],
-            Self::End | Self::Release | Self::Back | Self::Fetch | Self::Execute => &[Self::Pay],
-            Self::Pay | Self::Other => &[Self::Begin, Self::Steer],
+            Begin => &[Save, Steer, Declare, Bind],
+            Save => &[Steer, Token],
+            Token => &[Harmless, Pay],
+            Harmless => &[Release, Back, End],
+            Steer => &[Release, Back, End, Pay, Execute],
+            Declare => &[End, Fetch],
+            Bind => &[Steer, Execute],
+            End | Release | Back | Fetch | Execute => &[Pay],
+            Pay | Other => &[Begin, Steer],
         }
     }
 }
 
-const MARCH: [&[Stride]; 9] = [
-    &[Stride::Begin],
-    &[Stride::Save],
-    &[
-        Stride::Steer,
-        Stride::Declare,
-        Stride::Declare,
-        Stride::Bind,
-    ],
-    &[Stride::Token, Stride::Pay],
-    &[
-        Stride::Harmless,
-        Stride::Harmless,
-        Stride::Fetch,
-        Stride::Execute,
-        Stride::Steer,
-    ],
-    &[
-        Stride::Release,
-        Stride::Release,
-        Stride::Back,
-        Stride::End,
-        Stride::End,
-    ],
-    &[Stride::Pay],
-    &[Stride::End],
-    &[Stride::Pay],
-];
+const MARCH: [&[Stride]; 9] = {
+    use Stride::*;
+    [
+        &[Begin],
+        &[Save],
+        &[Steer, Declare, Declare, Bind],
+        &[Token, Pay],
+        &[Harmless, Harmless, Fetch, Execute, Steer],
+        &[Release, Release, Back, End, End],
+        &[Pay],
+        &[End],
+        &[Pay],
+    ]
+};
 
 enum Part {
     Text(Sql),
@@ -126,19 +89,8 @@ impl WalkState {
     }
 }
 
-const ENDS: [&str; 11] = [
-    "COMMIT",
-    "COMMIT",
-    "COMMIT",
-    "COMMIT",
-    "COMMIT",
-    "COMMIT",
-    "COMMIT AND CHAIN",
-    "COMMIT AND CHAIN",
-    "ROLLBACK",
-    "ROLLBACK AND CHAIN",
-    "END",
-];
+const ENDS: &str = "COMMIT | COMMIT | COMMIT | COMMIT | COMMIT | COMMIT | COMMIT AND CHAIN | COMMIT AND CHAIN | \
+    ROLLBACK | ROLLBACK AND CHAIN | END";
 
 const HARMLESS: [&str; 6] = [
     "SELECT public.harmless()",
@@ -149,15 +101,9 @@ const HARMLESS: [&str; 6] = [
     "SHOW default_transaction_read_only",
 ];
 
-const TOKENS: [&str; 7] = [
-    "SET fencing.token = ''",
-    "SET fencing.token = ''",
-    "SET LOCAL fencing.token = ''",
-    "SET fencing.token = 'other=@0'",
-    "SET fencing.token = '@0'",
-    "SET LOCAL fencing.token = '@0'",
-    "RESET fencing.token",
-];
+const TOKENS: &str = "SET fencing.token = '' | SET fencing.token = '' | SET LOCAL fencing.token = '' | \
+    SET fencing.token = 'other=@0' | SET fencing.token = '@0' | SET LOCAL fencing.token = '@0' | \
+    RESET fencing.token";
 
 /// `$t` is a table that the session may confuse with another.
 const TABLE_WRITES: [&str; 6] = [
@@ -216,20 +162,21 @@ impl Generator {
 
     fn wander(&mut self, state: &mut WalkState) -> Vec<Part> {
         let session = self.words.session;
-        let likes = Stride::ALL.map(|stride| match stride {
+        let likes = Stride::value_variants().iter().map(|stride| match stride {
             Stride::Pay | Stride::Begin | Stride::End => 2,
             Stride::Steer => one(&mut self.random, &[1, 2, 4]),
             _ => one(&mut self.random, &[0, 1, 1, 3]),
         });
+        let likes: Vec<u32> = likes.collect();
         let (mut parts, mut last) = (Vec::new(), Stride::Pay);
         for _ in 0..self.random.random_range(3..11) {
-            let weight = |(stride, like): (&Stride, u32)| {
+            let weight = |(stride, &like): (&Stride, &u32)| {
                 let is_next = last.leads_to().contains(stride);
                 (*stride, if is_next { 4 * like.max(1) } else { like })
             };
-            let fitting: Vec<_> = Stride::ALL
+            let fitting: Vec<_> = Stride::value_variants()
                 .iter()
-                .zip(likes)
+                .zip(&likes)
                 .filter(|(stride, _)| state.fits(**stride, session))
                 .map(weight)
                 .collect();
@@ -255,7 +202,7 @@ impl Generator {
                 .into()
             }
             Stride::End => {
-                let end = one(random, &ENDS);
+                let end = pick(random, ENDS);
                 *state = WalkState {
                     in_block: end.ends_with("CHAIN"),
                     ..WalkState::default()
@@ -283,7 +230,7 @@ impl Generator {
                 "FETCH c | FETCH ALL FROM c | MOVE c | MOVE ALL IN c | CLOSE c",
             )
             .into(),
-            Stride::Token => one(random, &TOKENS).into(),
+            Stride::Token => pick(random, TOKENS).into(),
             Stride::Other => self.statement(),
             Stride::Bind => return parts.push(self.bound(state)),
             Stride::Execute => {

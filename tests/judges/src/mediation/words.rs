@@ -1,32 +1,36 @@
 //! SQL of conversations.
 
+use clap::ValueEnum;
 use rand::Rng;
 use rand::rngs::StdRng;
 
 use super::conversation::{Name, Session, Sql};
 use super::moves::token_values;
-pub use super::purpose::Kind;
 use super::steering::Aim;
 
-impl Kind {
-    pub const ALL: [Self; 16] = [
-        Self::Read,
-        Self::Piercing,
-        Self::Write,
-        Self::Hidden,
-        Self::Lift,
-        Self::Encoding,
-        Self::Smuggled,
-        Self::Strings,
-        Self::Block,
-        Self::Prepared,
-        Self::Cursor,
-        Self::Error,
-        Self::Token,
-        Self::Copy,
-        Self::Reset,
-        Self::Setting,
-    ];
+/// Purpose of a statement. Each conversation weights the kinds differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    Read,
+    /// Openly changes something that read-only mode does not protect.
+    Piercing,
+    Write,
+    /// The text does not show the write.
+    Hidden,
+    /// Switches read-only mode off, openly or hidden.
+    Lift,
+    Encoding,
+    /// Ends a string early in another encoding.
+    Smuggled,
+    Strings,
+    Block,
+    Prepared,
+    Cursor,
+    Error,
+    Token,
+    Copy,
+    Reset,
+    Setting,
 }
 
 /// Some allow a second byte in ASCII's range, some do not.
@@ -129,18 +133,9 @@ const RESETS: &str = "RESET ALL | DISCARD ALL | DISCARD PLANS | DISCARD TEMP | D
     DEALLOCATE ALL | CLOSE ALL | UNLISTEN * | RESET client_encoding | \
     RESET standard_conforming_strings | RESET fencing.token | RESET SESSION AUTHORIZATION";
 
-const SETTINGS: [&str; 10] = [
-    "SET search_path = a, public",
-    "SET search_path = b",
-    "SELECT sets('search_path', 'a')",
-    "SELECT sets('search_path', 'b, a')",
-    "SET ROLE app",
-    "RESET ROLE",
-    "SELECT sets('role', 'app')",
-    "SET work_mem = '4MB'",
-    "LISTEN news",
-    "SELECT set_config('search_path', 'a', false)",
-];
+const SETTINGS: &str = "SET search_path = a, public | SET search_path = b | SELECT sets('search_path', 'a') | \
+    SELECT sets('search_path', 'b, a') | SET ROLE app | RESET ROLE | SELECT sets('role', 'app') | \
+    SET work_mem = '4MB' | LISTEN news | SELECT set_config('search_path', 'a', false)";
 
 pub fn one<T: Copy>(random: &mut StdRng, of: &[T]) -> T {
     of[random.random_range(0..of.len())]
@@ -188,7 +183,7 @@ impl Words {
             Kind::Token => self.token(random),
             Kind::Copy => self.copy(random),
             Kind::Reset => pick(random, RESETS).into(),
-            Kind::Setting => one(random, &SETTINGS).into(),
+            Kind::Setting => pick(random, SETTINGS).into(),
         }
     }
 

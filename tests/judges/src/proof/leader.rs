@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum as _;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
@@ -263,7 +264,7 @@ impl<'a> Leader<'a> {
         client.set_patience(Duration::from_millis(random.random_range(300..4_000)));
         let shapes = match self.task.number {
             Number::Led(_) => Shape::undeclared(),
-            _ => &Shape::ALL,
+            _ => Shape::value_variants(),
         };
         let shape = if random.random_bool(self.task.again) {
             Shape::DeclaredAgain

@@ -1,5 +1,6 @@
 //! Shapes of a leader's writes.
 
+use clap::ValueEnum;
 use pgpalisade_test_servers::wire::Batch;
 
 use super::history::Row;
@@ -21,7 +22,7 @@ pub const SETUP: &str = "
     END $$;
     CREATE TRIGGER stamp BEFORE INSERT ON writes FOR EACH ROW WHEN (NEW.scope = 'led') EXECUTE FUNCTION stamp()";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Shape {
     Autocommit,
     Extended,
@@ -47,25 +48,9 @@ pub enum Shape {
 }
 
 impl Shape {
-    pub const ALL: [Self; 13] = [
-        Self::Autocommit,
-        Self::Extended,
-        Self::Transaction,
-        Self::CommitAndChain,
-        Self::OneString,
-        Self::Pipeline,
-        Self::Prepared,
-        Self::Copy,
-        Self::Procedure,
-        Self::Function,
-        Self::Hidden,
-        Self::DeclaredAgain,
-        Self::LocalToken,
-    ];
-
     /// Those without a declaration of their own.
     pub fn undeclared() -> &'static [Self] {
-        &Self::ALL[..11]
+        &Self::value_variants()[..11]
     }
 
     /// Those that can stand in a transaction block.

@@ -108,6 +108,7 @@ impl Postgres {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "a table")]
     pub(super) fn run(&mut self, statement: &Sql) -> Result<Ran, ServerError> {
         if self.is_failed() && !statement.ends_failure() {
             return Err(FAILED);

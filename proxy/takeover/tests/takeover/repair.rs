@@ -1,81 +1,45 @@
 //! Poison tokens on a real PostgreSQL: the guard refuses them, and a repair brings a poisoned scope back.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-#[expect(unreachable_pub, reason = "shared by the test binaries of this crate")]
-#[expect(dead_code, reason = "each test binary uses a part")]
-mod support;
+use pgpalisade_takeover::{Bound, RepairError, RepairReport, ScopeRepair, Work};
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use super::*;
 
-use pgpalisade_authority::{Authority, Backend, Embedded, Mark, Scope, Token};
-use pgpalisade_policies::TokenBounds;
-use pgpalisade_takeover::{
-    Bound, DeclareError, Identified, RepairError, RepairReport, ScopeRepair, SessionProbe,
-    StartError, StoreLock, Takeover, TakeoverOptions, Work,
-};
-use support::{Postgres, Slow, declare};
-use tokio_postgres::Client;
-use tokio_util::sync::CancellationToken;
+const WITHIN: Duration = Duration::from_secs(10);
 
-const NONE: TokenBounds = TokenBounds {
-    max_step: None,
-    max_token: None,
-    numbers: None,
-    prepared: None,
-    lock_delay: None,
-    max_scopes: None,
-};
-
-fn token(value: u64) -> Token {
-    Token::new(value).unwrap()
-}
-
-fn store(postgres: &Postgres) -> Arc<Embedded> {
-    Arc::new(Embedded::open(&postgres.dir().join("authority")).unwrap())
-}
-
-fn options(postgres: &Postgres, user: &str) -> TakeoverOptions {
+fn shared(postgres: &Postgres) -> TakeoverOptions {
     TakeoverOptions {
         store_lock: StoreLock::Shared,
-        ..TakeoverOptions::new(postgres.config(user), "test".to_owned())
+        ..options(postgres)
     }
 }
 
 async fn start(postgres: &Postgres, authority: Arc<dyn Authority>) -> Result<Takeover, StartError> {
-    let options = options(postgres, "postgres");
-    Takeover::start(options, authority, CancellationToken::new()).await
+    Takeover::start(shared(postgres), authority, CancellationToken::new()).await
 }
 
-/// A session of `user`, as the proxy knows it.
-async fn session(postgres: &Postgres, takeover: &Takeover, user: &str) -> (Client, Identified) {
-    let client = postgres.connect(user).await;
-    let pid = client.query_one("SELECT pg_backend_pid()", &[]).await;
-    let trace = SessionProbe::random();
-    client.batch_execute(trace.text()).await.unwrap();
-    let found = takeover.identify(pid.unwrap().get(0), trace, takeover.deadline());
-    (client, found.await.unwrap())
+/// A session, as the proxy knows it.
+async fn session(postgres: &Postgres, takeover: &Takeover) -> (Client, Identified) {
+    let (client, backend) = joined(postgres, takeover, "postgres").await;
+    (client, identified(takeover, backend))
 }
-
-const WITHIN: Duration = Duration::from_secs(10);
 
 async fn repair(
     postgres: &Postgres,
-    user: &str,
     authority: &Arc<Embedded>,
     to: u64,
 ) -> Result<(Work, RepairReport), RepairError> {
     let authority = Arc::clone(authority) as Arc<dyn Authority>;
-    let options = options(postgres, user);
-    let looked = ScopeRepair::look(options, WITHIN, authority, Scope::default(), token(to)).await?;
+    let looked = ScopeRepair::look(
+        shared(postgres),
+        WITHIN,
+        authority,
+        Scope::default(),
+        token(to),
+    )
+    .await?;
     let work = looked.work;
     let report = looked.perform("alice@db1", "a script").await?;
     Ok((work, report))
-}
-
-async fn backends(store: &dyn Authority) -> Vec<Backend> {
-    let sessions = store.sessions().await.unwrap();
-    sessions.into_iter().map(|(_, s)| s.backend).collect()
 }
 
 async fn is_alive(client: &Client) -> bool {
@@ -98,25 +62,25 @@ async fn the_step_is_counted_from_the_repaired_mark_at_once() {
     let takeover = start(&postgres, Arc::new(Slow::deaf(&store)))
         .await
         .unwrap();
-    let (_a, a) = session(&postgres, &takeover, "postgres").await;
-    declare(&takeover, Token::MAX, a, NONE).await.unwrap();
+    let (_a, a) = session(&postgres, &takeover).await;
+    declare_for(&takeover, Token::MAX, a).await.unwrap();
     // It is above the highest token, whatever the mark.
     let most = TokenBounds {
         max_token: Some(1_000),
-        ..NONE
+        ..TokenBounds::default()
     };
-    let refused = out_of_bounds(declare(&takeover, Token::MAX, a, most).await);
+    let refused = out_of_bounds(support::declare(&takeover, Token::MAX, a, most).await);
     assert_eq!(refused, (Some(Token::MAX), Bound::MaxToken(1_000)));
-    repair(&postgres, "postgres", &store, 34).await.unwrap();
-    let (_b, b) = session(&postgres, &takeover, "postgres").await;
+    repair(&postgres, &store, 34).await.unwrap();
+    let (_b, b) = session(&postgres, &takeover).await;
     let step = TokenBounds {
         max_step: Some(10),
-        ..NONE
+        ..TokenBounds::default()
     };
-    let refused = declare(&takeover, Token::MAX, b, step.clone()).await;
+    let refused = support::declare(&takeover, Token::MAX, b, step.clone()).await;
     assert_eq!(out_of_bounds(refused), (Some(34), Bound::MaxStep(10)));
     // The refusal has updated the cache.
-    declare(&takeover, 35, b, step).await.unwrap();
+    support::declare(&takeover, 35, b, step).await.unwrap();
 }
 
 #[tokio::test]
@@ -125,37 +89,37 @@ async fn a_repair_ends_every_session_of_before_and_no_other() {
     let store = store(&postgres);
     let takeover = start(&postgres, Arc::clone(&store) as _).await.unwrap();
     let kept = takeover.marks().mark(&Scope::default());
-    let (poisoned, by) = session(&postgres, &takeover, "postgres").await;
-    declare(&takeover, Token::MAX, by, NONE).await.unwrap();
-    let (locked_out, leader) = session(&postgres, &takeover, "postgres").await;
-    let stale = declare(&takeover, 35, leader, NONE).await;
+    let (poisoned, by) = session(&postgres, &takeover).await;
+    declare_for(&takeover, Token::MAX, by).await.unwrap();
+    let (locked_out, leader) = session(&postgres, &takeover).await;
+    let stale = declare_for(&takeover, 35, leader).await;
     assert!(matches!(stale, Err(DeclareError::Stale { .. })));
-    let (work, report) = repair(&postgres, "postgres", &store, 34).await.unwrap();
+    let (work, report) = repair(&postgres, &store, 34).await.unwrap();
     assert_eq!((work, report.sessions), (Work::Repair, 1));
     assert!(!is_alive(&poisoned).await && is_alive(&locked_out).await);
     // The watch has reported it; in any case the confirmer does.
     let give_up = Instant::now() + Duration::from_secs(10);
-    while let Err(error) = declare(&takeover, 35, leader, NONE).await {
+    while let Err(error) = declare_for(&takeover, 35, leader).await {
         assert!(Instant::now() < give_up, "{error}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert_eq!(backends(store.as_ref()).await, [leader.backend]);
+    assert_eq!(registered(&store).await, [leader.backend]);
     assert!(kept.is_retired() && !kept.is_current(token(Token::MAX)));
     assert_eq!(kept.newest().mark(), Some(token(35)));
     // Drained: a session that joins ends no other.
-    let (_other, other) = session(&postgres, &takeover, "postgres").await;
-    declare(&takeover, 35, other, NONE).await.unwrap();
+    let (_other, other) = session(&postgres, &takeover).await;
+    declare_for(&takeover, 35, other).await.unwrap();
     assert!(is_alive(&locked_out).await);
     // Up, with all earlier sessions.
-    let (_, report) = repair(&postgres, "postgres", &store, 100).await.unwrap();
+    let (_, report) = repair(&postgres, &store, 100).await.unwrap();
     assert_eq!((report.mark.incarnation.get(), report.sessions), (2, 2));
     assert!(!is_alive(&locked_out).await);
-    assert_eq!(backends(store.as_ref()).await, vec![]);
+    assert_eq!(registered(&store).await, []);
     // Run once more, it is already done.
-    let (work, report) = repair(&postgres, "postgres", &store, 100).await.unwrap();
+    let (work, report) = repair(&postgres, &store, 100).await.unwrap();
     assert_eq!((work, report.mark.incarnation.get()), (Work::Finish, 2));
     let unknown = ScopeRepair::look(
-        options(&postgres, "postgres"),
+        shared(&postgres),
         WITHIN,
         store as _,
         Scope::new("typo").unwrap(),
@@ -172,17 +136,17 @@ async fn a_refusal_by_the_cache_does_not_outlive_a_repair_that_no_watch_tells() 
     let takeover = start(&postgres, Arc::new(Slow::deaf(&store)))
         .await
         .unwrap();
-    let (_a, a) = session(&postgres, &takeover, "postgres").await;
-    declare(&takeover, Token::MAX, a, NONE).await.unwrap();
-    let (_leader, leader) = session(&postgres, &takeover, "postgres").await;
-    repair(&postgres, "postgres", &store, 34).await.unwrap();
-    let refused = declare(&takeover, 35, leader, NONE).await;
+    let (_a, a) = session(&postgres, &takeover).await;
+    declare_for(&takeover, Token::MAX, a).await.unwrap();
+    let (_leader, leader) = session(&postgres, &takeover).await;
+    repair(&postgres, &store, 34).await.unwrap();
+    let refused = declare_for(&takeover, 35, leader).await;
     assert!(
         matches!(&refused, Err(DeclareError::Stale { mark }) if mark.token.get() == Token::MAX),
         "{refused:?}"
     );
     let began = Instant::now();
-    while let Err(error) = declare(&takeover, 35, leader, NONE).await {
+    while let Err(error) = declare_for(&takeover, 35, leader).await {
         assert!(began.elapsed() < Duration::from_secs(6), "{error}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -197,8 +161,8 @@ async fn the_witness_agrees_with_a_repair() {
     let admin = postgres.connect("postgres").await;
     let store = store(&postgres);
     let takeover = start(&postgres, Arc::clone(&store) as _).await.unwrap();
-    let (_a, a) = session(&postgres, &takeover, "postgres").await;
-    declare(&takeover, Token::MAX, a, NONE).await.unwrap();
+    let (_a, a) = session(&postgres, &takeover).await;
+    declare_for(&takeover, Token::MAX, a).await.unwrap();
     let kept = async || {
         let read = "SELECT token, incarnation FROM pgpalisade.mark WHERE scope = 'default'";
         let row = admin.query_one(read, &[]).await.unwrap();
@@ -207,15 +171,15 @@ async fn the_witness_agrees_with_a_repair() {
     assert_eq!(kept().await, (i64::MAX, 0));
     let before = postgres.dir().join("before");
     drop(takeover);
-    repair(&postgres, "postgres", &store, 34).await.unwrap();
+    repair(&postgres, &store, 34).await.unwrap();
     assert_eq!(kept().await, (34, 1));
     let takeover = start(&postgres, Arc::clone(&store) as _).await.unwrap();
-    let (_b, b) = session(&postgres, &takeover, "postgres").await;
-    declare(&takeover, 35, b, NONE).await.unwrap();
+    let (_b, b) = session(&postgres, &takeover).await;
+    declare_for(&takeover, 35, b).await.unwrap();
     assert_eq!(kept().await, (35, 1));
     // A witness that lags, as on a promoted replica, is updated.
     let lags = "UPDATE pgpalisade.mark SET token = 9223372036854775807, incarnation = 0 WHERE scope = 'default'";
-    admin.batch_execute(lags).await.unwrap();
+    ran(&admin, lags).await;
     drop(takeover);
     let takeover = start(&postgres, Arc::clone(&store) as _).await.unwrap();
     assert_eq!(kept().await, (35, 1));

@@ -18,14 +18,14 @@ use tokio::sync::mpsc;
 use tokio_postgres::{Client, Config, NoTls};
 
 /// A running server.
-pub struct Postgres {
+pub(super) struct Postgres {
     server: pgpalisade_test_servers::postgres::Postgres,
     dir: tempfile::TempDir,
 }
 
 impl Postgres {
     /// Starts a server with these extra settings, such as `max_connections=300`.
-    pub async fn start(settings: &[&str]) -> Self {
+    pub(super) async fn start(settings: &[&str]) -> Self {
         Self {
             server: pgpalisade_test_servers::postgres::Postgres::start_with(Auth::Trust, settings),
             dir: scratch_dir(),
@@ -33,7 +33,7 @@ impl Postgres {
     }
 
     /// Connection settings for the socket of this server.
-    pub fn config(&self, user: &str) -> Config {
+    pub(super) fn config(&self, user: &str) -> Config {
         let mut config = Config::new();
         config
             .host_path(self.server.socket_dir())
@@ -44,25 +44,25 @@ impl Postgres {
     }
 
     /// Connects as a user.
-    pub async fn connect(&self, user: &str) -> Client {
+    pub(super) async fn connect(&self, user: &str) -> Client {
         let (client, connection) = self.config(user).connect(NoTls).await.unwrap();
         tokio::spawn(connection);
         client
     }
 
     /// A directory for stores.
-    pub fn dir(&self) -> &Path {
+    pub(super) fn dir(&self) -> &Path {
         self.dir.path()
     }
 
     /// Sends a signal to one server process.
-    pub fn signal(&self, signal: machine::Signal, pid: i32) {
+    pub(super) fn signal(&self, signal: machine::Signal, pid: i32) {
         machine::signal(pid.cast_unsigned(), signal);
     }
 }
 
 /// Declares a token of the default scope for a session.
-pub async fn declare(
+pub(super) async fn declare(
     takeover: &Takeover,
     value: u64,
     session: Identified,
@@ -85,17 +85,17 @@ pub async fn declare(
 }
 
 /// The real store, counted or with a broken watch.
-pub struct Slow {
-    pub store: Arc<Embedded>,
+pub(super) struct Slow {
+    pub(super) store: Arc<Embedded>,
     /// Whether it reports changes.
-    pub tells: bool,
+    pub(super) tells: bool,
     /// Number of times that it was told of takeovers.
-    pub notes: AtomicUsize,
+    pub(super) notes: AtomicUsize,
 }
 
 impl Slow {
     /// As fast as the store.
-    pub fn telling(store: &Arc<Embedded>) -> Self {
+    pub(super) fn telling(store: &Arc<Embedded>) -> Self {
         Self {
             store: Arc::clone(store),
             tells: true,
@@ -104,7 +104,7 @@ impl Slow {
     }
 
     /// As fast as the store, with a silent watch, as if the watch were broken.
-    pub fn deaf(store: &Arc<Embedded>) -> Self {
+    pub(super) fn deaf(store: &Arc<Embedded>) -> Self {
         Self {
             tells: false,
             ..Self::telling(store)
