@@ -69,6 +69,7 @@ fn shorten(mut text: String, whole: bool) -> String {
 fn without_literals(sql: &str) -> (String, bool) {
     let mut out = String::with_capacity(sql.len().min(MAX_STATEMENT));
     let mut tokens = Tokens { rest: sql };
+    let mut last_word = "";
     while out.len() <= MAX_STATEMENT
         && let Some(token) = tokens.next()
     {
@@ -76,11 +77,32 @@ fn without_literals(sql: &str) -> (String, bool) {
             Token::Space if out.is_empty() || out.ends_with(' ') => {}
             Token::Space => out.push(' '),
             Token::Literal => out.push(GONE),
+            // Directly after a literal, or as a password: a quote is missing or one too many.
+            Token::Kept(text) if text.starts_with(is_word) => {
+                let is_password = last_word.eq_ignore_ascii_case("password");
+                if out.ends_with(GONE)
+                    || (is_password && is_of_role(sql) && !text.eq_ignore_ascii_case("null"))
+                {
+                    return (out, false);
+                }
+                out.push_str(text);
+                last_word = text;
+            }
             Token::Kept(text) => out.push_str(text),
             Token::Doubt => return (out, false),
         }
     }
     (out, true)
+}
+
+/// Whether it is CREATE or ALTER of a role.
+fn is_of_role(sql: &str) -> bool {
+    let mut words = sql.split_ascii_whitespace().map(str::to_ascii_lowercase);
+    let (first, second) = (
+        words.next().unwrap_or_default(),
+        words.next().unwrap_or_default(),
+    );
+    matches!(&*first, "create" | "alter") && matches!(&*second, "role" | "user" | "group")
 }
 
 /// Operator characters.
@@ -360,6 +382,16 @@ mod tests {
         check("SELECT 1 \\ secret", "SELECT ? ...");
         check("SELECT 1 \0 secret", "SELECT ? ...");
         check("SELECT foo'secret'", "SELECT ...");
+        check(
+            "ALTER USER u PASSWORD 'it's my secret'",
+            "ALTER USER u PASSWORD ? ...",
+        );
+        check("ALTER USER u PASSWORD secret", "ALTER USER u PASSWORD ...");
+        check("SELECT password FROM users", "SELECT password FROM users");
+        check(
+            "ALTER ROLE r PASSWORD NULL LOGIN",
+            "ALTER ROLE r PASSWORD NULL LOGIN",
+        );
         check("SELECT éE'secret'", "SELECT ...");
         let not_utf8 = StatementText::new(b"SELECT a, \xff'secret'", Literals::Remove);
         assert_eq!(not_utf8.as_str(), "SELECT a, ...");
