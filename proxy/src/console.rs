@@ -27,7 +27,7 @@ use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::config::ShownKey;
+use crate::config::RawConfig;
 use crate::in_force::InForce;
 use crate::newest::accept_newest;
 use client::ConsoleClient;
@@ -87,7 +87,7 @@ impl Orders {
 pub(crate) struct Facts {
     pub(crate) shared: WorkerContext,
     pub(crate) leaderships: Leaderships,
-    pub(crate) settings: Vec<ShownKey>,
+    pub(crate) settings: RawConfig,
     pub(crate) authority: String,
     /// The policy in force, and the result of the last reload.
     pub(crate) in_force: InForce,

@@ -86,7 +86,7 @@ pub(crate) async fn serve(
     let grants = grants(&config, &mut leaderships)?;
     let options = options(&config, &equipment, &takeover, &fences, &leaderships);
     let server = Server::start(options).map_err(told("cannot start a worker thread"))?;
-    let settings = signals.begun.1.shown();
+    let settings = signals.begun.1.clone();
     let reload = Reload {
         begun: Arc::new(signals.begun),
         config: Arc::clone(&config),
