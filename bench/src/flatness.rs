@@ -68,7 +68,7 @@ pub(crate) fn sessions(plan: &BenchPlan) -> Vec<Record> {
 
 impl Crowd {
     fn open(target: ComparedTarget, number: u32) -> Self {
-        eprintln!("sessions: {}, {number} idle", target.name());
+        eprintln!("sessions: {target}, {number} idle");
         let postgres = server(number + ACTIVE, &[FEW_BUFFERS]);
         pgbench::initialise(&postgres, 1);
         let way = Way::open(target, &postgres, number + ACTIVE);

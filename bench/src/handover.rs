@@ -1,12 +1,12 @@
 //! Time without a leader when a scope's lease changes hands: from the end of one leader to the first write of the
 //! next, which already waits.
 
-use std::fmt;
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
 use pgpalisade_fence::readable::counted;
 use pgpalisade_test_servers::wire::{Endpoint, Wire};
+use strum::VariantArray as _;
 
 use crate::plan::{BenchPlan, Cell};
 use crate::record::{ComparedTarget, Figure, Measurement, Record};
@@ -18,17 +18,18 @@ const IN_LINE: Duration = Duration::from_millis(300);
 /// A paused leader costs its lease's whole time.
 const PAUSED_ROUNDS: u32 = 3;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, strum::Display, strum::VariantArray)]
 enum End {
+    #[strum(to_string = "released")]
     Released,
+    #[strum(to_string = "killed")]
     Killed,
     /// The leader does not renew its lease of 3 s.
+    #[strum(to_string = "paused, 3 s")]
     Paused,
 }
 
 impl End {
-    const ALL: [Self; 3] = [Self::Released, Self::Killed, Self::Paused];
-
     const fn lease(self) -> &'static str {
         match self {
             Self::Released | Self::Killed => "SET fencing.token = 'lease'",
@@ -37,21 +38,11 @@ impl End {
     }
 }
 
-impl fmt::Display for End {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Released => "released",
-            Self::Killed => "killed",
-            Self::Paused => "paused, 3 s",
-        })
-    }
-}
-
 pub(crate) fn handover(plan: &BenchPlan) -> Vec<Record> {
     let mut records = Vec::new();
-    for kind in StoreKind::ALL {
+    for &kind in StoreKind::VARIANTS {
         let stage = Stage::start(kind, 2);
-        for end in End::ALL {
+        for &end in End::VARIANTS {
             let rounds = match end {
                 End::Released | End::Killed => plan.takeovers,
                 End::Paused => plan.takeovers.min(PAUSED_ROUNDS),

@@ -47,8 +47,11 @@ pub(crate) enum Measurement {
     LostMachine,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::Display, strum::VariantArray,
+)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub(crate) enum ComparedTarget {
     Direct,
     /// `pgpalisade serve` with default settings; sessions hold the current token, unless noted.
@@ -57,24 +60,6 @@ pub(crate) enum ComparedTarget {
     Pgbouncer,
     /// In `mode tcp`, without logging.
     Haproxy,
-}
-
-impl ComparedTarget {
-    pub(crate) const ALL: [Self; 4] = [
-        Self::Direct,
-        Self::Pgpalisade,
-        Self::Pgbouncer,
-        Self::Haproxy,
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Direct => "direct",
-            Self::Pgpalisade => "pgpalisade",
-            Self::Pgbouncer => "pgbouncer",
-            Self::Haproxy => "haproxy",
-        }
-    }
 }
 
 /// With its unit.

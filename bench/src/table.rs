@@ -2,6 +2,7 @@
 
 use pgpalisade_fence::readable::counted;
 use pgpalisade_load::median;
+use strum::VariantArray as _;
 
 use crate::record::{ComparedTarget, Figure, Measurement, Record};
 
@@ -14,11 +15,13 @@ pub(crate) fn markdown(records: &[Record]) -> String {
             keys.push(key);
         }
     }
-    let head = ComparedTarget::ALL.map(ComparedTarget::name).join(" | ");
-    let rule = " ---: |".repeat(ComparedTarget::ALL.len());
+    let targets = ComparedTarget::VARIANTS;
+    let across = |cells: Vec<String>| cells.join(" | ");
+    let head = across(targets.iter().map(ToString::to_string).collect());
+    let rule = " ---: |".repeat(targets.len());
     let row = |wanted: &Key<'_>| {
-        let cells = ComparedTarget::ALL.map(|target| cell(records, *wanted, target));
-        format!("| {} | {} |\n", label(*wanted), cells.join(" | "))
+        let cells = targets.iter().map(|target| cell(records, *wanted, *target));
+        format!("| {} | {} |\n", label(*wanted), across(cells.collect()))
     };
     let rows: String = keys.iter().map(row).collect();
     format!("| | {head} |\n| --- |{rule}\n{rows}")

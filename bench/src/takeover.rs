@@ -1,6 +1,5 @@
 //! Duration of a takeover, compared with the time that PostgreSQL alone needs to end as many sessions.
 
-use std::fmt;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -11,6 +10,7 @@ use pgpalisade_test_servers::postgres::{Auth, END_ALONE, Postgres};
 use pgpalisade_test_servers::proxy::{Options, Proxy, Store};
 use pgpalisade_test_servers::stage::leader;
 use pgpalisade_test_servers::wire::{Endpoint, Message, Wire, pretty};
+use strum::VariantArray as _;
 
 use crate::plan::{BenchPlan, Cell};
 use crate::record::{ComparedTarget, Figure, Measurement, Record};
@@ -21,25 +21,14 @@ pub(crate) const USER: [(&str, &str); 2] = [("user", "postgres"), ("database", "
 /// The proxy removes records of ended sessions in the background, which must not overlap with the next round.
 const SETTLE: Duration = Duration::from_millis(50);
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, strum::Display, strum::VariantArray)]
 pub(crate) enum StoreKind {
+    #[strum(to_string = "embedded")]
     Embedded,
+    #[strum(to_string = "etcd of three")]
     Etcd,
+    #[strum(to_string = "PostgreSQL")]
     Postgres,
-}
-
-impl StoreKind {
-    pub(crate) const ALL: [Self; 3] = [Self::Embedded, Self::Etcd, Self::Postgres];
-}
-
-impl fmt::Display for StoreKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Embedded => "embedded",
-            Self::Etcd => "etcd of three",
-            Self::Postgres => "PostgreSQL",
-        })
-    }
 }
 
 /// Servers of one store. Fields are dropped in order: the proxy outlives none of its servers.
@@ -58,7 +47,7 @@ enum RunningStore {
 
 pub(crate) fn takeover(plan: &BenchPlan) -> Vec<Record> {
     let mut records = Vec::new();
-    for kind in StoreKind::ALL {
+    for &kind in StoreKind::VARIANTS {
         let most = plan.old_sessions.iter().copied().max().unwrap_or_default();
         let mut stage = Stage::start(kind, most);
         for &number in plan.old_sessions {

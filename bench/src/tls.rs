@@ -5,6 +5,7 @@
 
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::tls::Authority;
+use strum::VariantArray as _;
 
 use crate::pgbench;
 use crate::plan::BenchPlan;
@@ -12,33 +13,17 @@ use crate::record::{ComparedTarget, Measurement, Record};
 use crate::transactions::{Reads, psql};
 use crate::ways::{TlsSettings, Way, server};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::VariantArray)]
 enum Legs {
+    #[strum(to_string = "no TLS")]
     None,
+    #[strum(to_string = "client TLS")]
     Client,
+    #[strum(to_string = "both TLS")]
     Both,
 }
 
 impl Legs {
-    const ALL: [Self; 3] = [Self::None, Self::Client, Self::Both];
-
-    const fn protocols(self) -> &'static [(&'static str, &'static str)] {
-        match self {
-            Self::None => &[
-                ("simple, no TLS", "simple"),
-                ("prepared, no TLS", "prepared"),
-            ],
-            Self::Client => &[
-                ("simple, client TLS", "simple"),
-                ("prepared, client TLS", "prepared"),
-            ],
-            Self::Both => &[
-                ("simple, both TLS", "simple"),
-                ("prepared, both TLS", "prepared"),
-            ],
-        }
-    }
-
     fn settings(self, certificate: &str, key: &str, pem: &str) -> TlsSettings {
         if self == Self::None {
             return TlsSettings::default();
@@ -83,7 +68,7 @@ impl Legs {
 pub(crate) fn tls(plan: &BenchPlan) -> Vec<Record> {
     // Enough clients to keep the cores awake.
     let clients = plan.clients.get(1..2).unwrap_or_default();
-    let of_legs = Legs::ALL.into_iter().map(|legs| of(legs, clients, plan));
+    let of_legs = Legs::VARIANTS.iter().map(|&legs| of(legs, clients, plan));
     of_legs.flatten().collect()
 }
 
@@ -102,15 +87,17 @@ fn of(legs: Legs, clients: &[u32], plan: &BenchPlan) -> Vec<Record> {
     let tls = legs.settings(&certificate, &key, &pem);
     let speaks =
         |target: &ComparedTarget| legs != Legs::Client || *target != ComparedTarget::Haproxy;
-    let targets = ComparedTarget::ALL.into_iter().filter(speaks);
+    let targets = ComparedTarget::VARIANTS.iter().copied().filter(speaks);
     let ways: Vec<Way> = targets
         .map(|target| Way::encrypted(target, &postgres, clients_max, &tls))
         .collect();
     ways.iter().for_each(|way| legs.check(way));
+    let [simple, prepared] =
+        ["simple", "prepared"].map(|protocol| (format!("{protocol}, {legs}"), protocol));
     let reads = Reads {
         measurement: Measurement::Tls,
         clients,
-        protocols: legs.protocols(),
+        protocols: &[(&simple.0, simple.1), (&prepared.0, prepared.1)],
     };
     reads.records(plan, &ways)
 }

@@ -9,6 +9,7 @@ use pgpalisade_test_servers::machine;
 use pgpalisade_test_servers::postgres::Postgres;
 use pgpalisade_test_servers::programs::{program, stdout};
 use pgpalisade_test_servers::wire::{Batch, Wire, pretty};
+use strum::VariantArray as _;
 
 use crate::flatness::open_idle;
 use crate::pgbench::{self, Load};
@@ -37,11 +38,9 @@ impl Ways {
     fn open(sessions_max: u32) -> Self {
         // pgbouncer keeps its sessions.
         let postgres = server(2 * sessions_max, &["shared_buffers=256MB"]);
-        let ways = ComparedTarget::ALL.map(|target| Way::open(target, &postgres, sessions_max));
-        Self {
-            ways: ways.into(),
-            postgres,
-        }
+        let open = |target: &ComparedTarget| Way::open(*target, &postgres, sessions_max);
+        let ways = ComparedTarget::VARIANTS.iter().map(open).collect();
+        Self { ways, postgres }
     }
 }
 
@@ -120,7 +119,7 @@ fn idle_sharers(plan: &BenchPlan, postgres: &Postgres) -> Vec<Record> {
         eprintln!(
             "Pooling: {} idle, {}",
             counted(number, "client"),
-            way.target.name()
+            way.target
         );
         let session = [("user", "postgres"), ("database", "postgres")];
         let login = || Wire::login(way.endpoint(), &session);
@@ -135,7 +134,7 @@ pub(crate) struct Reads<'a> {
     pub(crate) measurement: Measurement,
     pub(crate) clients: &'a [u32],
     /// What the table calls it | `pgbench -M`.
-    pub(crate) protocols: &'a [(&'static str, &'static str)],
+    pub(crate) protocols: &'a [(&'a str, &'static str)],
 }
 
 impl Reads<'_> {

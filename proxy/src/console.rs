@@ -24,12 +24,13 @@ use pgpalisade_server::message_socket::MessageSocket;
 use pgpalisade_server::worker::WorkerContext;
 use pgpalisade_wire::encode::Severity;
 use serde_json::Value;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::config::ShownKey;
+use crate::config::RawConfig;
 use crate::in_force::InForce;
 use crate::newest::accept_newest;
+use crate::service_manager;
 use client::ConsoleClient;
 use command::Command;
 pub(crate) use login::Users;
@@ -70,24 +71,57 @@ pub(crate) enum Stop {
 
 pub(crate) type Reloaded = oneshot::Sender<Result<(), String>>;
 
+/// Orders to this process, by signals and by the console.
 #[derive(Debug, Clone)]
 pub(crate) struct Orders {
     pub(crate) reload: mpsc::Sender<Option<Reloaded>>,
-    pub(crate) stop: mpsc::Sender<Stop>,
+    /// A running or finished upgrade serves later requests too.
+    pub(crate) upgrade: Arc<Notify>,
+    /// Cancelled once a new process has taken over.
+    pub(crate) replaced: CancellationToken,
+    pub(crate) shutdown: CancellationToken,
+    /// Cancelled: to end after the last client. Also cancelled with `shutdown`.
+    pub(crate) closing: CancellationToken,
 }
 
 impl Orders {
     /// Capacity 1: a waiting reload serves later requests as well.
-    pub(crate) fn new() -> (Self, mpsc::Receiver<Option<Reloaded>>, mpsc::Receiver<Stop>) {
-        let ((reload, reloads), (stop, stops)) = (mpsc::channel(1), mpsc::channel(1));
-        (Self { reload, stop }, reloads, stops)
+    pub(crate) fn new() -> (Self, mpsc::Receiver<Option<Reloaded>>) {
+        let (reload, reloads) = mpsc::channel(1);
+        let shutdown = CancellationToken::new();
+        let orders = Self {
+            reload,
+            upgrade: Arc::default(),
+            replaced: CancellationToken::new(),
+            closing: shutdown.child_token(),
+            shutdown,
+        };
+        (orders, reloads)
+    }
+
+    pub(crate) fn stop(&self, stop: Stop) {
+        match stop {
+            Stop::Now => {
+                tracing::info!("shutting down; a second signal ends it at once");
+                if !self.replaced.is_cancelled() {
+                    service_manager::stopping();
+                }
+                self.shutdown.cancel();
+            }
+            Stop::WhenClientsHaveLeft => {
+                tracing::info!(
+                    "no more clients are accepted; the proxy ends when the last one has left"
+                );
+                self.closing.cancel();
+            }
+        }
     }
 }
 
 pub(crate) struct Facts {
     pub(crate) shared: WorkerContext,
     pub(crate) leaderships: Leaderships,
-    pub(crate) settings: Vec<ShownKey>,
+    pub(crate) settings: RawConfig,
     pub(crate) authority: String,
     /// The policy in force, and the result of the last reload.
     pub(crate) in_force: InForce,
@@ -252,7 +286,10 @@ impl Console {
             }
             Command::Pause => self.pause().await,
             Command::Resume => self.resume().await,
-            Command::Shutdown(stop) => self.orders.stop.send(stop).await.map_err(|_| ending()),
+            Command::Shutdown(stop) => {
+                self.orders.stop(stop);
+                Ok(())
+            }
         }
     }
 

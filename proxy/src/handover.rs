@@ -19,7 +19,7 @@ use rustix::net::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::process::Child;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::Notify;
 
 /// Tells `serve` that its standard input is the socket.
 pub(crate) const SUCCESSOR: &str = "--successor";
@@ -38,45 +38,18 @@ const RECEIVE_WITHIN: Duration = Duration::from_secs(5);
 
 const START_WITHIN: Duration = Duration::from_secs(60);
 
-#[derive(Debug)]
-pub(crate) struct Handover {
-    pub(crate) predecessor: Option<Predecessor>,
-    pub(crate) asked: mpsc::Receiver<()>,
-    /// Receives the new process's id once it has taken over.
-    pub(crate) done: Option<oneshot::Sender<u32>>,
-}
-
-impl Handover {
-    /// Handover of a first process.
-    pub(crate) fn new() -> (Self, mpsc::Sender<()>, oneshot::Receiver<u32>) {
-        let ((ask, asked), (done, is_done)) = (mpsc::channel(1), oneshot::channel());
-        let handover = Self {
-            predecessor: None,
-            asked,
-            done: Some(done),
-        };
-        (handover, ask, is_done)
-    }
-
-    /// Waits until a new process has taken over. Failures are only logged. Cancel safe.
-    pub(crate) async fn successor(&mut self, listeners: &[Arc<Listener>]) -> Successor {
-        loop {
-            if self.asked.recv().await.is_none() {
-                std::future::pending::<()>().await;
+/// Waits until a new process has taken over. Failures are only logged. Cancel safe.
+pub(crate) async fn successor(asked: &Notify, listeners: &[Arc<Listener>]) -> Successor {
+    loop {
+        asked.notified().await;
+        match Successor::start(listeners).await {
+            Ok(successor) => {
+                tracing::info!(pid = successor.pid(), "the new process has taken over");
+                return successor;
             }
-            match Successor::start(listeners).await {
-                Ok(successor) => {
-                    let pid = successor.process.id().unwrap_or_default();
-                    tracing::info!(pid, "the new process has taken over");
-                    if let Some(done) = self.done.take() {
-                        let _ = done.send(pid);
-                    }
-                    return successor;
-                }
-                Err(error) => {
-                    tracing::error!(%error, "no new process has taken over: this one continues");
-                    claim(listeners.iter().map(Arc::as_ref));
-                }
+            Err(error) => {
+                tracing::error!(%error, "no new process has taken over: this one continues");
+                claim(listeners.iter().map(Arc::as_ref));
             }
         }
     }
@@ -101,6 +74,10 @@ pub(crate) struct Successor {
 }
 
 impl Successor {
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id().unwrap_or_default()
+    }
+
     /// Starts the installed program with the same arguments, hands it the listeners, and waits until it has taken
     /// them.
     async fn start(listeners: &[Arc<Listener>]) -> Result<Self, String> {

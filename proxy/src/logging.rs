@@ -14,7 +14,7 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{fmt, registry};
 
-use crate::config::{Log, LogFormat};
+use crate::config::Log;
 use storm::Storms;
 
 pub(crate) use writer::LogGuard;
@@ -26,17 +26,12 @@ pub(crate) use writer::LogGuard;
 pub(crate) fn init(log: &Log) -> io::Result<LogGuard> {
     let stderr = io::stderr();
     let terminal = stderr.is_terminal();
-    let json = match log.format {
-        LogFormat::Auto => !terminal,
-        LogFormat::Text => false,
-        LogFormat::Json => true,
-    };
     // A separate handle, because the lock of the shared one would delay a panic's message.
     let out = File::from(stderr.as_fd().try_clone_to_owned()?);
     let storms = Storms::default();
     let (buffer, guard) = writer::start(out, storms.clone())?;
     let layer = fmt::layer().with_writer(move || buffer.clone());
-    let layer = if json {
+    let layer = if log.json.unwrap_or(!terminal) {
         layer.json().flatten_event(true).boxed()
     } else {
         // Without colours: control characters of a line come from others.

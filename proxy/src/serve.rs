@@ -18,34 +18,21 @@ use pgpalisade_server::worker::ClusterServers;
 use pgpalisade_server::{SETTLE_WITHIN, Server, ServerOptions};
 use pgpalisade_takeover::Takeover;
 use rustix::system::uname;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{AuthorityLocation, Config, Flags, HttpAddr, RawConfig};
 use crate::console::{Facts, OpenConsole, Orders, Reloaded, Users};
-use crate::elections;
-use crate::handover::{Handover, Successor};
+use crate::handover::{self, Predecessor, Successor};
 use crate::http::{HttpError, HttpListener, HttpServer};
 use crate::in_force::InForce;
 use crate::policy_file::Loaded;
 use crate::reload::Reload;
-use crate::store;
+use crate::{elections, service_manager, store};
 
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 const UNOPENED: &str = "cannot open the token authority";
-
-pub(crate) struct Signals {
-    pub shutdown: CancellationToken,
-    /// Cancelled: to end after the last client. Also cancelled with `shutdown`.
-    pub closing: CancellationToken,
-    pub reloads: mpsc::Receiver<Option<Reloaded>>,
-    /// With what the process began, to say what a restart would change.
-    pub begun: (Flags, RawConfig),
-    /// Source and destination of the listeners.
-    pub handover: Handover,
-    pub orders: Orders,
-}
 
 pub(crate) struct Equipment {
     pub policy: Loaded,
@@ -57,10 +44,13 @@ pub(crate) struct Equipment {
     pub listeners: Vec<Listener>,
     /// `None` also while the predecessor has the address.
     pub http: Option<HttpListener>,
+    /// Has the listeners until this process serves.
+    pub predecessor: Option<Predecessor>,
 }
 
-/// Serves until `signals.shutdown` is cancelled, or a new process takes over. Then sessions get the configured time
-/// to finish their transactions. `ready` gets the addresses once connections are accepted.
+/// Serves until it is ordered to stop, or a new process takes over. Then sessions get the configured time to finish
+/// their transactions. `begun` is with what the process began, to say what a restart would change; `announce` gets the
+/// addresses once connections are accepted.
 ///
 /// # Errors
 ///
@@ -68,13 +58,13 @@ pub(crate) struct Equipment {
 pub(crate) async fn serve(
     config: Config,
     mut equipment: Equipment,
-    signals: Signals,
-    ready: oneshot::Sender<Vec<ListenAddr>>,
+    begun: (Flags, RawConfig),
+    (orders, reloads): (Orders, mpsc::Receiver<Option<Reloaded>>),
+    announce: impl FnOnce(&[ListenAddr]),
 ) -> Result<(), String> {
     let config = Arc::new(config);
-    let (shutdown, closing) = (signals.shutdown, signals.closing);
-    let mut handover = signals.handover;
-    let starting = start(&config, &equipment.listeners, &mut handover);
+    let (shutdown, closing) = (orders.shutdown.clone(), orders.closing.clone());
+    let starting = start(&config, &equipment.listeners, &mut equipment.predecessor);
     // A process that has not taken over leaves everything to its predecessor.
     let started = shutdown.run_until_cancelled(starting).await;
     let Some(takeover) = started.transpose()? else {
@@ -86,9 +76,9 @@ pub(crate) async fn serve(
     let grants = grants(&config, &mut leaderships)?;
     let options = options(&config, &equipment, &takeover, &fences, &leaderships);
     let server = Server::start(options).map_err(told("cannot start a worker thread"))?;
-    let settings = signals.begun.1.shown();
+    let settings = begun.1.clone();
     let reload = Reload {
-        begun: Arc::new(signals.begun),
+        begun: Arc::new(begun),
         config: Arc::clone(&config),
         rejections: equipment.rejections,
         certificates: equipment.certificates,
@@ -98,7 +88,7 @@ pub(crate) async fn serve(
         fences,
         in_force: in_force.clone(),
     };
-    let reloading = tokio::spawn(reload.run(signals.reloads));
+    let reloading = tokio::spawn(reload.run(reloads));
     let facts = Arc::new(Facts {
         shared: server.shared().clone(),
         leaderships,
@@ -106,20 +96,20 @@ pub(crate) async fn serve(
         authority: config.takeover.authority.to_string(),
         in_force,
     });
-    if let Some(mut old) = handover.predecessor.take() {
+    if let Some(mut old) = equipment.predecessor.take() {
         old.take_over(&equipment.listeners).await;
     }
     let served = Arc::clone(&facts);
     let console = config.console.as_ref();
     let console = console.and_then(|_| equipment.listeners.pop());
-    let open = |listener| OpenConsole::open(listener, equipment.users, signals.orders, facts);
+    let open = |listener| OpenConsole::open(listener, equipment.users, orders.clone(), facts);
     let console = console.map(open);
     let accepting = server.accept(zip(equipment.listeners, grants).collect());
-    let _ = ready.send(accepting.addresses()); // The receiver may be gone.
+    announce(&accepting.addresses());
     // Last, because the predecessor may still have the address.
     let http = start_http(config.http.as_ref(), equipment.http, served, &closing).await;
 
-    let successor = successor(&accepting, console.as_ref(), &mut handover);
+    let successor = successor(&accepting, console.as_ref(), &orders);
     let successor = closing.run_until_cancelled(successor).await;
     accepting.close().await;
     if successor.is_some() {
@@ -208,10 +198,10 @@ fn grants(
 async fn start(
     config: &Config,
     listeners: &[Listener],
-    handover: &mut Handover,
+    predecessor: &mut Option<Predecessor>,
 ) -> Result<Takeover, String> {
     if let AuthorityLocation::Embedded(directory) = &config.takeover.authority
-        && let Some(mut old) = handover.predecessor.take()
+        && let Some(mut old) = predecessor.take()
     {
         // Only one process can have the store open.
         store::look(directory).map_err(told(UNOPENED))?;
@@ -236,11 +226,14 @@ fn told<E: Display>(what: &'static str) -> impl Fn(E) -> String {
 async fn successor(
     accepting: &Accepting,
     console: Option<&OpenConsole>,
-    handover: &mut Handover,
+    orders: &Orders,
 ) -> Successor {
     let all = console.map(|console| &console.listener).into_iter();
     let all: Vec<_> = all.chain(&accepting.listeners).cloned().collect();
-    handover.successor(&all).await
+    let successor = handover::successor(&orders.upgrade, &all).await;
+    service_manager::replaced_by(successor.pid());
+    orders.replaced.cancel();
+    successor
 }
 
 async fn start_http(

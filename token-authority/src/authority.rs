@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use serde::Deserialize;
 use tokio::sync::{mpsc, watch};
 
 use crate::{
@@ -136,7 +137,7 @@ pub enum Change {
 }
 
 /// Answer to [`Authority::enrol`] and [`Authority::recover`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum Enrolled {
     /// The cluster is on record.
     Accepted,
@@ -225,24 +226,29 @@ pub enum IfStale {
 }
 
 /// Answer to a declaration.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(tag = "verdict")]
 pub enum Declared {
     /// The token is below the mark, or the mark is above the one that a take names. The mark did not change.
+    #[serde(rename = "stale")]
     Stale {
         /// The higher mark.
         mark: Mark,
     },
     /// The token is further above the mark than the declaration allows. Nothing changed.
+    #[serde(rename = "far")]
     TooFar {
         /// The lower mark.
         mark: Mark,
     },
     /// The mark is below the one that a take names, or missing. Nothing changed.
+    #[serde(rename = "lower")]
     MarkIsLower {
         /// The mark, if any.
         mark: Option<Mark>,
     },
     /// The token is not below the mark, but not the number of the election's leader. Nothing changed.
+    #[serde(skip)]
     NotElected {
         /// Number of the leader, if any.
         leader: Option<Token>,
@@ -250,11 +256,13 @@ pub enum Declared {
         mark: Option<Mark>,
     },
     /// No cluster is recorded, or another cluster, timeline or start. Nothing changed.
+    #[serde(rename = "other")]
     OtherCluster {
         /// What is on record.
         recorded: Option<Cluster>,
     },
     /// The session is registered. It may write once no session of `lower` is left.
+    #[serde(rename = "accepted")]
     Accepted {
         /// The mark, with the declared token.
         mark: Mark,
@@ -267,7 +275,8 @@ pub enum Declared {
 }
 
 /// Effect of an accepted declaration on the mark.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum DeclareOutcome {
     /// The mark rose: a takeover.
     Raised,

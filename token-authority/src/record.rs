@@ -11,7 +11,7 @@ use crate::{Incarnation, NoIncarnation, Rank, Repair, RepairRequest, TakeId, Tok
 const BY_MAX: usize = 200;
 
 /// Server process of PostgreSQL. A pid alone is reused; with the start of the process it is unique.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 pub struct Backend {
     /// Process id, as in `pg_stat_activity.pid` and BackendKeyData.
     pub pid: i32,
@@ -84,7 +84,7 @@ impl Mark {
 }
 
 /// Server session that is registered for a token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 pub struct Registered {
     /// The session.
     pub backend: Backend,

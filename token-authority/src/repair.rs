@@ -55,9 +55,11 @@ pub struct RepairRequest {
 }
 
 /// Answer to [`crate::Authority::repair`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(tag = "verdict")]
 pub enum Repaired {
     /// The mark is set, in a new incarnation.
+    #[serde(rename = "done")]
     Done {
         /// The new mark.
         mark: Mark,
@@ -66,11 +68,13 @@ pub enum Repaired {
         lower: Vec<Registered>,
     },
     /// The mark is not the expected one. Nothing changed.
+    #[serde(rename = "changed")]
     Changed {
         /// The mark, if any.
         mark: Option<Mark>,
     },
     /// No cluster is recorded, or another cluster, timeline or start. Nothing changed.
+    #[serde(rename = "other")]
     OtherCluster {
         /// What is on record.
         recorded: Option<Cluster>,

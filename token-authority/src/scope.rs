@@ -5,10 +5,13 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use serde::Deserialize;
+
 /// Name of a leadership, for example `scheduler`. Tokens are compared only within a scope. Cheap to clone.
 ///
 /// 1 to 200 bytes of `A-Z a-z 0-9 _ . : / -`, compared byte by byte.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "String")]
 pub struct Scope(Arc<str>);
 
 const EPOCH: &str = "pgpalisade.epoch";
@@ -79,6 +82,14 @@ impl FromStr for Scope {
 
     fn from_str(name: &str) -> Result<Self, ScopeError> {
         Self::new(name)
+    }
+}
+
+impl TryFrom<String> for Scope {
+    type Error = ScopeError;
+
+    fn try_from(name: String) -> Result<Self, ScopeError> {
+        Self::new(&name)
     }
 }
 

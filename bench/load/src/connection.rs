@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error, Row};
 
-use crate::error::{BenchError, Said};
+use crate::error::{BenchError, said};
 use crate::target::{BenchTarget, Path};
 
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -23,13 +23,11 @@ impl BenchConnection {
         let (path, address) = (target.path, || target.address.clone());
         let opened = timeout(ANSWER_WITHIN, target.login().open()).await;
         let opened = opened.map_err(|_| BenchError::Silent(path, address(), ANSWER_WITHIN))?;
-        let session = opened.map_err(|error| {
-            let said = match error {
-                ConnectError::Server(error) => Said::by(&error),
-                ConnectError::Files(error) => Said::of_this_side(&error),
-            };
-            BenchError::Login(path, address(), said)
-        })?;
+        let why = |error| match error {
+            ConnectError::Server(error) => said(&error),
+            ConnectError::Files(error) => error.to_string(),
+        };
+        let session = opened.map_err(|error| BenchError::Login(path, address(), why(error)))?;
         Ok(Self { path, session })
     }
 
@@ -40,7 +38,7 @@ impl BenchConnection {
     /// If the session had ended before, its own error tells more.
     pub(crate) fn failed(&self, error: &Error) -> BenchError {
         let ended = self.session.last_error().filter(|_| error.is_closed());
-        BenchError::Failed(self.path, Said::by(ended.unwrap_or(error)))
+        BenchError::Failed(self.path, said(ended.unwrap_or(error)))
     }
 
     pub(crate) const fn stuck(&self, within: Duration) -> BenchError {

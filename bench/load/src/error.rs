@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgpalisade_authority::{Scope, Token};
-use pgpalisade_tls::{FileError, words};
+use pgpalisade_tls::words;
 
 use crate::target::Path;
 
@@ -14,7 +14,7 @@ pub enum BenchError {
     #[error("--{0} {1}")]
     Dsn(Path, String),
     #[error("cannot log in at the {0} address {1}: {2}")]
-    Login(Path, String, Said),
+    Login(Path, String, String),
     #[error("the {0} address {1} did not answer within {2:?}")]
     Silent(Path, String, Duration),
     /// `--proxied` leads to PostgreSQL itself, or to another proxy.
@@ -51,9 +51,9 @@ pub enum BenchError {
         "the proxied session may not write: {0}; the benchmark needs the current token, which it then shares with the \
          leader: add --token with what SHOW fencing.mark says through the proxy"
     )]
-    NoToken(Said),
+    NoToken(String),
     #[error("the {0} path failed: {1}")]
-    Failed(Path, Said),
+    Failed(Path, String),
     #[error("the {0} path did not answer within {1:?}")]
     Stuck(Path, Duration),
     #[error("interrupted before the first round was complete")]
@@ -83,44 +83,17 @@ fn current(scope: &Scope, mark: &Token) -> String {
     }
 }
 
-/// In one line without control characters.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Said {
-    /// Empty if the error is not the server's.
-    pub(crate) code: String,
-    text: String,
-}
-
-impl Said {
-    pub(crate) fn by(error: &tokio_postgres::Error) -> Self {
-        let (code, text) = match error.as_db_error() {
-            Some(db) => {
-                let code = db.code().code().to_owned();
-                // The proxy's own messages begin with the code.
-                let text = if db.message().starts_with(&code) {
-                    format!("{}: {}", db.severity(), db.message())
-                } else {
-                    format!("{}: {} ({code})", db.severity(), db.message())
-                };
-                (code, text)
+/// In one line without control characters, with the code.
+pub(crate) fn said(error: &tokio_postgres::Error) -> String {
+    let text = error.as_db_error().map_or_else(
+        || words(error),
+        |db| match db.code().code() {
+            // The proxy's own messages begin with the code.
+            code if db.message().starts_with(code) => {
+                format!("{}: {}", db.severity(), db.message())
             }
-            None => (String::new(), words(error)),
-        };
-        let visible = |c: char| if c.is_control() { ' ' } else { c };
-        let text = text.chars().map(visible).collect();
-        Self { code, text }
-    }
-
-    pub(crate) fn of_this_side(error: &FileError) -> Self {
-        Self {
-            code: String::new(),
-            text: error.to_string(),
-        }
-    }
-}
-
-impl std::fmt::Display for Said {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.text)
-    }
+            code => format!("{}: {} ({code})", db.severity(), db.message()),
+        },
+    );
+    text.replace(char::is_control, " ")
 }

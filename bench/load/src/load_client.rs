@@ -1,10 +1,11 @@
 //! One session that repeats the statement of the load.
 
 use tokio_postgres::Statement as Prepared;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::connection::BenchConnection;
-use crate::error::{BenchError, Said};
+use crate::error::{BenchError, said};
 use crate::statements::{LoadStatement, Protocol, Workload};
 use crate::target::{BenchTarget, Path};
 
@@ -73,9 +74,8 @@ impl LoadClient {
 
 /// Error of a session's first write. Through the proxy, PF002 means that it has no token.
 fn may_not_write(path: Path, error: &tokio_postgres::Error) -> BenchError {
-    let said = Said::by(error);
-    match (path, said.code.as_str()) {
-        (Path::Proxied, "PF002") => BenchError::NoToken(said),
-        _ => BenchError::Failed(path, said),
+    match (path, error.code().map(SqlState::code)) {
+        (Path::Proxied, Some("PF002")) => BenchError::NoToken(said(error)),
+        _ => BenchError::Failed(path, said(error)),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::{Failure, failed};
+use super::{Failure, failed, run_to_end};
 use crate::demo::{self, DemoError};
 
 /// See a deposed leader being refused, on a private PostgreSQL
@@ -19,7 +19,7 @@ pub(super) struct DemoArgs {
 }
 
 pub(super) fn run(args: &DemoArgs) -> Result<(), Failure> {
-    match demo::run(args.keep) {
+    match run_to_end(demo::run(args.keep))? {
         // A reader that closed the pipe, such as `head`, is no failure.
         Err(DemoError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         played => played.map_err(failed),

@@ -8,15 +8,13 @@ use pgpalisade_elect::Signals;
 use pgpalisade_rejection_log::RejectionLog;
 use pgpalisade_server::listener::ListenAddr;
 use rustix::process::Signal;
-use tokio::sync::{mpsc, oneshot};
-use tokio_util::sync::CancellationToken;
 
 use super::settings::Settings;
 use super::text::print;
 use super::{Failure, failed, open_files, runtime, wrong_file};
 use crate::config::{Config, Environment, RawConfig};
 use crate::console::{Orders, Stop};
-use crate::handover::{Handover, Predecessor};
+use crate::handover::Predecessor;
 use crate::http::{HttpError, HttpListener};
 use crate::serve::{self, Equipment};
 use crate::{local, logging, service_manager};
@@ -61,40 +59,25 @@ async fn serve(args: &ServeArgs, written: RawConfig, config: Config) -> Result<(
     // Before anything that takes time: by default a signal would end the process.
     let heard = [Signal::INT, Signal::TERM, Signal::HUP, Signal::USR2];
     let heard = Signals::listen(&heard).map_err(failed)?;
-    let (mut handover, upgrades, is_replaced) = Handover::new();
-    if args.successor {
-        handover.predecessor = Some(Predecessor::receive().map_err(failed)?);
-    }
-    let equipment = equipment(&config, handover.predecessor.as_mut())?;
-    let (orders, reloads, stops) = Orders::new();
-    let shutdown = CancellationToken::new();
-    let closing = shutdown.child_token();
-    let signals = serve::Signals {
-        shutdown: shutdown.clone(),
-        closing: closing.clone(),
-        reloads,
-        begun: (args.settings.0.clone(), written),
-        handover,
-        orders: orders.clone(),
-    };
-    let places = places(&config);
-    let (ready, is_ready) = oneshot::channel();
-    let serving = serve::serve(config, equipment, signals, ready);
-    let announced = async { announce(is_ready.await.ok(), &places) };
-    let signalled = Signalled {
-        heard,
-        shutdown,
-        closing,
-        orders,
-        stops,
-        upgrades,
-        is_replaced,
-    };
-    obey(serving, announced, signalled).await
+    let predecessor = args.successor.then(Predecessor::receive).transpose();
+    let equipment = equipment(&config, predecessor.map_err(failed)?)?;
+    let begun = (args.settings.0.clone(), written);
+    let (hosts, authority) = (&config.upstream.hosts, &config.takeover.authority);
+    let places = format!("upstream {hosts}, authority {authority}");
+    let announce = |addresses: &[ListenAddr]| announce(addresses, &places);
+    let (orders, reloads) = Orders::new();
+    let serving = serve::serve(
+        config,
+        equipment,
+        begun,
+        (orders.clone(), reloads),
+        announce,
+    );
+    obey(serving, heard, orders).await
 }
 
 /// Everything that this machine provides, or the first thing that is missing. Needs a runtime.
-fn equipment(config: &Config, predecessor: Option<&mut Predecessor>) -> Result<Equipment, Failure> {
+fn equipment(config: &Config, mut predecessor: Option<Predecessor>) -> Result<Equipment, Failure> {
     let is_successor = predecessor.is_some();
     let policy = local::policy(config).map_err(|errors| Failure::Usage(errors.to_string()))?;
     let rejections = &config.rejections;
@@ -114,83 +97,42 @@ fn equipment(config: &Config, predecessor: Option<&mut Predecessor>) -> Result<E
         certificates: Arc::new(local::certificates(config).map_err(wrong_file)?),
         logins: local::logins(config).map_err(wrong_file)?,
         users: local::console_users(config).map_err(wrong_file)?,
-        listeners: local::listeners(config, predecessor).map_err(failed)?,
+        listeners: local::listeners(config, predecessor.as_mut()).map_err(failed)?,
         http,
+        predecessor,
     })
 }
 
-fn places(config: &Config) -> String {
-    let (hosts, authority) = (&config.upstream.hosts, &config.takeover.authority);
-    format!("upstream {hosts}, authority {authority}")
-}
-
-/// Effects of signals and the console.
-struct Signalled {
-    heard: Signals,
-    shutdown: CancellationToken,
-    closing: CancellationToken,
-    orders: Orders,
-    stops: mpsc::Receiver<Stop>,
-    upgrades: mpsc::Sender<()>,
-    is_replaced: oneshot::Receiver<u32>,
-}
-
-/// Serves, and obeys signals and the console.
+/// Serves, and obeys signals.
 async fn obey(
     server: impl Future<Output = Result<(), String>>,
-    announced: impl Future<Output = ()>,
-    mut signalled: Signalled,
+    mut heard: Signals,
+    orders: Orders,
 ) -> Result<(), Failure> {
-    let shutdown = signalled.shutdown;
-    let mut replaced = false;
-    let stop = |replaced: bool| {
-        tracing::info!("shutting down; a second signal ends it at once");
-        if !replaced {
-            service_manager::stopping();
-        }
-        shutdown.cancel();
-    };
     let watchdog = service_manager::feed_watchdog();
-    let announced = async {
-        announced.await;
-        std::future::pending::<()>().await;
-    };
-    tokio::pin!(server, announced, watchdog);
+    let watchdog = orders.replaced.run_until_cancelled(watchdog);
+    tokio::pin!(server, watchdog);
     loop {
         tokio::select! {
             result = &mut server => return result.map_err(failed),
-            () = &mut announced => {}
-            () = &mut watchdog, if !replaced => {}
-            Ok(pid) = &mut signalled.is_replaced, if !replaced => {
-                replaced = true;
-                service_manager::replaced_by(pid);
-            }
-            Some(order) = signalled.stops.recv() => match order {
-                Stop::Now => stop(replaced),
-                Stop::WhenClientsHaveLeft => {
-                    tracing::info!("no more clients are accepted; the proxy ends when the last one has left");
-                    signalled.closing.cancel();
-                }
-            },
-            signal = signalled.heard.next() => match signal {
+            _ = &mut watchdog, if !orders.replaced.is_cancelled() => {}
+            signal = heard.next() => match signal {
                 Signal::HUP => {
                     // A waiting reload serves this request too.
-                    let _ = signalled.orders.reload.try_send(None);
+                    let _ = orders.reload.try_send(None);
                 }
-                Signal::USR2 => {
-                    // A running or finished upgrade serves this request too.
-                    let _ = signalled.upgrades.try_send(());
+                Signal::USR2 => orders.upgrade.notify_one(),
+                _ if orders.shutdown.is_cancelled() => {
+                    return Err(failed("stopped at once by a second signal"));
                 }
-                _ if shutdown.is_cancelled() => return Err(failed("stopped at once by a second signal")),
-                _ => stop(replaced),
+                _ => orders.stop(Stop::Now),
             },
         }
     }
 }
 
 /// The one line for people and scripts that wait for the proxy, with the ports that the system chose.
-fn announce(addresses: Option<Vec<ListenAddr>>, places: &str) {
-    let Some(addresses) = addresses else { return };
+fn announce(addresses: &[ListenAddr], places: &str) {
     service_manager::ready();
     let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     let _ = print(&format!(

@@ -36,5 +36,4 @@ pub(crate) use key::{KEYS, Key, KeySpec, TomlType};
 pub(crate) use listener::TokenSource;
 pub(crate) use pgbouncer::from_pgbouncer;
 pub(crate) use raw::{Environment, Flags, RawConfig};
-pub(crate) use ready::{Config, Log, LogFormat};
-pub(crate) use shown::ShownKey;
+pub(crate) use ready::{Config, Log};

@@ -37,11 +37,8 @@ use crate::process;
 const BATCHING: [(&str, Batching); 2] = [("auto", Batching::Auto), ("off", Batching::Off)];
 const WITNESS: [(&str, WitnessMode); 2] = [("auto", WitnessMode::Auto), ("off", WitnessMode::Off)];
 const LITERALS: [(&str, Literals); 2] = [("remove", Literals::Remove), ("keep", Literals::Keep)];
-const LOG_FORMAT: [(&str, LogFormat); 3] = [
-    ("auto", LogFormat::Auto),
-    ("text", LogFormat::Text),
-    ("json", LogFormat::Json),
-];
+const LOG_FORMAT: [(&str, Option<bool>); 3] =
+    [("auto", None), ("text", Some(false)), ("json", Some(true))];
 
 /// Configuration of `serve`, made by [`Config::from_raw`] only.
 #[derive(Debug, Clone)]
@@ -105,15 +102,8 @@ pub(crate) struct Rejections {
 #[derive(Debug, Clone)]
 pub(crate) struct Log {
     pub filter: Targets,
-    pub format: LogFormat,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LogFormat {
-    /// Text on a terminal, JSON otherwise.
-    Auto,
-    Text,
-    Json,
+    /// Unless set: text on a terminal, JSON otherwise.
+    pub json: Option<bool>,
 }
 
 impl Config {
@@ -188,7 +178,7 @@ impl Config {
         };
         let log = Log {
             filter: values.last(Key::Log, log_filter)?,
-            format: values.choice(Key::LogFormat, &LOG_FORMAT)?,
+            json: values.choice(Key::LogFormat, &LOG_FORMAT)?,
         };
         let workers = values.count(Key::Workers, 1..=1024);
         let batching = values.choice(Key::IoUring, &BATCHING)?;

@@ -4,27 +4,15 @@ use super::address::parse_hosts;
 use super::authority::AuthorityLocation;
 use super::control;
 use super::file::RawValue;
-use super::key::{KEYS, Key};
+use super::key::Key;
 use super::raw::RawConfig;
 
 const HIDDEN: &str = "(not shown)";
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ShownKey {
-    pub name: &'static str,
-    /// As written; `None` if it is not set and has no default.
-    pub value: Option<String>,
-    pub default: Option<&'static str>,
-}
-
 impl RawConfig {
-    pub(crate) fn shown(&self) -> Vec<ShownKey> {
-        let shown = |spec: &&super::KeySpec| ShownKey {
-            name: spec.name,
-            value: self.texts(spec.key).map(|texts| show(spec.key, &texts)),
-            default: spec.default(),
-        };
-        KEYS.iter().map(shown).collect()
+    /// As written; `None` if it is not set and has no default.
+    pub(crate) fn shown(&self, key: Key) -> Option<String> {
+        self.texts(key).map(|texts| show(key, &texts))
     }
 }
 
@@ -84,12 +72,10 @@ mod tests {
             ],
         };
         let raw = RawConfig::collect(&flags, &Environment::from_pairs(std::iter::empty()));
-        let shown = raw.shown();
-        assert!(!format!("{shown:?}").contains("hunter2"));
-        let value = |name: &str| {
-            let key = shown.iter().find(|key| key.name == name).unwrap();
-            key.value.clone()
-        };
+        let value = |name: &str| raw.shown(Key::by_name(name).unwrap().key);
+        for spec in super::super::KEYS {
+            assert!(!format!("{:?}", raw.shown(spec.key)).contains("hunter2"));
+        }
         assert_eq!(value("control").as_deref(), Some("(not shown)"));
         assert_eq!(value("listen").as_deref(), Some("127.0.0.1:1,/run"));
         assert_eq!(value("login_timeout").as_deref(), Some("60s"));

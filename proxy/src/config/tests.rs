@@ -90,7 +90,7 @@ fn defaults() {
     assert_eq!(config.rejections.literals, Literals::Remove);
     assert_eq!(config.batching, Batching::Auto);
     assert_eq!(config.log.filter.to_string(), "info");
-    assert_eq!(config.log.format, LogFormat::Auto);
+    assert_eq!(config.log.json, None);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use pgpalisade_policies::PoolMode;
 use super::Facts;
 use super::pools::Scene;
 use super::table::{Row, Rows, Table};
-use crate::config::ShownKey;
+use crate::config::{KEYS, KeySpec};
 
 pub(super) const TABLES: [Table; 8] = [
     Table {
@@ -82,16 +82,16 @@ fn version(_: &Facts) -> Vec<Row> {
 }
 
 fn config(facts: &Facts) -> Vec<Row> {
-    let row = |key: &ShownKey| {
+    let row = |spec: &&KeySpec| {
         vec![
-            key.name.into(),
-            key.value.clone().into(),
-            key.default.into(),
+            spec.name.into(),
+            facts.settings.shown(spec.key).into(),
+            spec.default().into(),
             // A file named by a key may be read again; another value needs a restart.
             "no".into(),
         ]
     };
-    facts.settings.iter().map(row).collect()
+    KEYS.iter().map(row).collect()
 }
 
 fn stats(facts: &Facts) -> Vec<Row> {

@@ -2,7 +2,6 @@
 //!
 //! A guard ends everything that was started, unless SIGKILL ends the demo itself.
 
-mod leader;
 mod page;
 mod servers;
 mod story;
@@ -40,26 +39,37 @@ pub enum DemoError {
 /// # Errors
 ///
 /// If something cannot be started, or a step fails.
-pub fn run(stays: bool) -> Result<(), DemoError> {
-    let stop = stop_on_signals().map_err(system("cannot listen for signals"))?;
+pub async fn run(stays: bool) -> Result<(), DemoError> {
+    // Their default action would skip the guards.
+    let mut signals = Signals::listen(&[Signal::INT, Signal::TERM, Signal::HUP])
+        .map_err(system("cannot listen for signals"))?;
+    let stop = CancellationToken::new();
+    let told = stop.clone();
+    tokio::spawn(async move {
+        signals.next().await;
+        told.cancel();
+    });
     let mut page = Page::new(io::stdout());
     page.line("pgpalisade demo: what happens to a leader that wakes up too late")?;
 
     let directory = scratch_directory("pgpalisade-demo-")?;
-    let result = run_in(directory.path(), stays, &stop, &mut page);
+    let result = run_in(directory.path(), stays, &stop, &mut page).await;
     let removed = directory.close();
     result?;
     Ok(removed.map_err(system("cannot remove the directory of the demo"))?)
 }
 
-fn run_in<W: Write>(
+async fn run_in<W: Write>(
     directory: &Path,
     stays: bool,
     stop: &CancellationToken,
     page: &mut Page<W>,
 ) -> Result<(), DemoError> {
     page.step("A private PostgreSQL, and pgpalisade in front of it.")?;
-    let mut servers = DemoServers::start(directory, stop)?;
+    let (directory, stopped) = (directory.to_owned(), stop.clone());
+    let starting = tokio::task::spawn_blocking(move || DemoServers::start(&directory, &stopped));
+    let starting = starting.await.map_err(io::Error::from);
+    let mut servers = starting.map_err(system("cannot start the servers"))??;
     page.note(&format!(
         "PostgreSQL: 127.0.0.1:{}   pgpalisade: 127.0.0.1:{}",
         servers.postgres.port(),
@@ -69,20 +79,17 @@ fn run_in<W: Write>(
         direct: servers.login(servers.postgres.port()),
         proxied: servers.login(servers.proxy_port),
         rejection_log: &servers.rejection_log,
-        stop,
         page,
     };
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_all().build();
-    let runtime = runtime.map_err(system("cannot start a runtime"))?;
-    runtime.block_on(stage.play())?;
+    let played = stop.run_until_cancelled(stage.play()).await;
+    played.ok_or(HarnessError::Interrupted)??;
     if stays {
-        keep(&mut servers, stop, page)?;
+        keep(&mut servers, stop, page).await?;
     }
     Ok(())
 }
 
-fn keep<W: Write>(
+async fn keep<W: Write>(
     servers: &mut DemoServers,
     stop: &CancellationToken,
     page: &mut Page<W>,
@@ -103,36 +110,20 @@ fn keep<W: Write>(
     ] {
         page.line(&format!("   {line}"))?;
     }
-    while !stop.is_cancelled() {
-        if let Some(ended) = servers.ended() {
-            return Err(DemoError::Ended(ended));
+    let ended = stop.run_until_cancelled(async {
+        loop {
+            if let Some(ended) = servers.ended() {
+                return ended;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        std::thread::sleep(Duration::from_millis(100));
+    });
+    if let Some(ended) = ended.await {
+        return Err(DemoError::Ended(ended));
     }
     // After the terminal's ^C.
     match page.line("") {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
     }
-}
-
-/// A token that SIGINT, SIGTERM or SIGHUP cancels. Their default action would skip the guards.
-fn stop_on_signals() -> io::Result<CancellationToken> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let mut signals = {
-        let _inside = runtime.enter();
-        Signals::listen(&[Signal::INT, Signal::TERM, Signal::HUP])?
-    };
-    let stop = CancellationToken::new();
-    let told = stop.clone();
-    std::thread::Builder::new()
-        .name(String::from("signals"))
-        .spawn(move || {
-            runtime.block_on(signals.next());
-            told.cancel();
-            // The handlers stay until the process ends.
-        })?;
-    Ok(stop)
 }

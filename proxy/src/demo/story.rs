@@ -5,16 +5,18 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use pgpalisade_harness::{HarnessError, system};
+use pgpalisade_harness::system;
+use pgpalisade_tls::{ClientSession, Login, Said};
 use serde_json::Value;
-use tokio_util::sync::CancellationToken;
 
 use super::DemoError;
-use super::leader::{DemoLeader, StepError};
 use super::page::Page;
 
 /// A record is written a moment after the client has its answer.
 const RECORD_LIMIT: Duration = Duration::from_secs(5);
+
+/// Bound for one step.
+const STEP_LIMIT: Duration = Duration::from_secs(15);
 
 const STALE: &str = "PF001";
 
@@ -22,7 +24,6 @@ pub(super) struct Stage<'a, W> {
     pub(super) direct: tokio_postgres::Config,
     pub(super) proxied: tokio_postgres::Config,
     pub(super) rejection_log: &'a Path,
-    pub(super) stop: &'a CancellationToken,
     pub(super) page: &'a mut Page<W>,
 }
 
@@ -75,7 +76,7 @@ impl<W: Write> Stage<'_, W> {
 
         self.page
             .step("A wakes up and continues where it stopped.")?;
-        self.refused("A", "COMMIT", a.run("COMMIT").await.map(drop))?;
+        self.refused("A", "COMMIT", a.ask("COMMIT", STEP_LIMIT).await)?;
 
         self.page.step(
             "A does what applications do: it reconnects, still with token 33, and writes again.",
@@ -98,14 +99,19 @@ impl<W: Write> Stage<'_, W> {
         &self,
         login: &tokio_postgres::Config,
         who: &str,
-    ) -> Result<DemoLeader, DemoError> {
+    ) -> Result<ClientSession, DemoError> {
         let mut login = login.clone();
         login.application_name(who);
-        let connected = DemoLeader::connect(login, self.stop).await;
-        connected.map_err(|error| not_as_told(&format!("{who} could not connect"), error))
+        let connected = Login::from(login).open_within(STEP_LIMIT).await;
+        connected.map_err(|said| DemoError::NotAsTold(format!("{who} could not connect: {said}")))
     }
 
-    async fn told(&mut self, who: &str, leader: &DemoLeader, sql: &str) -> Result<(), DemoError> {
+    async fn told(
+        &mut self,
+        who: &str,
+        leader: &ClientSession,
+        sql: &str,
+    ) -> Result<(), DemoError> {
         self.page.says(who, sql)?;
         do_it(leader, sql).await?;
         Ok(self.page.answer("ok")?)
@@ -118,11 +124,11 @@ impl<W: Write> Stage<'_, W> {
             .options("-c fencing.token=33");
         let connect = "(connects with PGOPTIONS='-c fencing.token=33')";
         let write = "INSERT INTO payments VALUES (3, 'A')";
-        match DemoLeader::connect(login, self.stop).await {
-            Err(error) => self.refused("A", connect, Err(error)),
+        match Login::from(login).open_within(STEP_LIMIT).await {
+            Err(said) => self.refused("A", connect, Err(said)),
             Ok(session) => {
                 self.page.says("A", connect)?;
-                self.refused("A", write, session.run(write).await.map(drop))
+                self.refused("A", write, session.ask(write, STEP_LIMIT).await)
             }
         }
     }
@@ -131,18 +137,21 @@ impl<W: Write> Stage<'_, W> {
         &mut self,
         who: &str,
         what: &str,
-        result: Result<(), StepError>,
+        result: Result<Vec<Vec<String>>, Said>,
     ) -> Result<(), DemoError> {
         self.page.says(who, what)?;
         let refusal = match result {
-            Err(StepError::Refused(refusal)) => refusal,
-            Ok(()) => {
+            Err(Said {
+                error: Some(refusal),
+                ..
+            }) => refusal,
+            Ok(_) => {
                 let why = format!("{what:?} of the deposed leader succeeded");
                 return Err(DemoError::NotAsTold(why));
             }
-            Err(error) => {
-                let what = format!("{what:?} was not refused as stale");
-                return Err(not_as_told(&what, error));
+            Err(said) => {
+                let why = format!("{what:?} was not refused as stale: {said}");
+                return Err(DemoError::NotAsTold(why));
             }
         };
         self.page.refusal(refusal.severity(), refusal.message())?;
@@ -167,9 +176,6 @@ impl<W: Write> Stage<'_, W> {
             if stale >= 2 {
                 return Ok(text.lines().try_for_each(|line| self.page.note(line))?);
             }
-            if self.stop.is_cancelled() {
-                return Err(HarnessError::Interrupted.into());
-            }
             check(start.elapsed() <= RECORD_LIMIT, || {
                 format!(
                     "the rejection log has {stale} records of token 33 against mark 34, not 2:\n{text}"
@@ -179,7 +185,7 @@ impl<W: Write> Stage<'_, W> {
         }
     }
 
-    async fn show_rows(&mut self, direct: &DemoLeader) -> Result<(), DemoError> {
+    async fn show_rows(&mut self, direct: &ClientSession) -> Result<(), DemoError> {
         let sql = "SELECT id, paid_by, token FROM payments ORDER BY id, paid_by";
         self.page.says("psql", sql)?;
         let rows = do_it(direct, sql).await?;
@@ -197,9 +203,9 @@ impl<W: Write> Stage<'_, W> {
     }
 }
 
-async fn do_it(leader: &DemoLeader, sql: &str) -> Result<Vec<Vec<String>>, DemoError> {
-    let done = leader.run(sql).await;
-    done.map_err(|error| not_as_told(&format!("{sql:?} did not succeed"), error))
+async fn do_it(leader: &ClientSession, sql: &str) -> Result<Vec<Vec<String>>, DemoError> {
+    let done = leader.ask(sql, STEP_LIMIT).await;
+    done.map_err(|said| DemoError::NotAsTold(format!("{sql:?} did not succeed: {said}")))
 }
 
 fn check(is_as_told: bool, otherwise: impl FnOnce() -> String) -> Result<(), DemoError> {
@@ -215,13 +221,6 @@ fn is_stale_record(line: &str) -> bool {
     let number = |name: &str| record.get(name).and_then(Value::as_u64);
     let sqlstate = record.get("sqlstate").and_then(Value::as_str);
     sqlstate == Some(STALE) && number("token") == Some(33) && number("mark") == Some(34)
-}
-
-fn not_as_told(what: &str, error: StepError) -> DemoError {
-    match error {
-        StepError::Interrupted => HarnessError::Interrupted.into(),
-        error => DemoError::NotAsTold(format!("{what}: {error}")),
-    }
 }
 
 #[cfg(test)]

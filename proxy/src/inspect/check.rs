@@ -7,7 +7,6 @@ mod postgres;
 mod ways_in;
 
 use std::collections::HashMap;
-use std::ops::RangeInclusive;
 
 use clap::ValueEnum;
 use pgpalisade_authority::{Cluster, Mark, Scope};
@@ -25,37 +24,20 @@ use crate::http::Access;
 use crate::local;
 use crate::policy_file::PolicyFileErrors;
 
-struct FindingSink<'a> {
-    tell: &'a mut dyn FnMut(Finding),
-}
-
-impl FindingSink<'_> {
-    fn add(&mut self, id: Check, verdict: impl Into<CheckResult>) {
-        let verdict = verdict.into();
-        (self.tell)(Finding { id, verdict });
-    }
-
-    fn skip(&mut self, ids: RangeInclusive<Check>, why: &str) {
-        for id in Check::value_variants().iter().filter(|id| ids.contains(id)) {
-            self.add(*id, CheckResult::skip(why));
-        }
-    }
-}
-
 /// Runs every check, and reports each finding at once.
 pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     let within = step_within(config);
-    let report = &mut FindingSink { tell };
-    report.add(Check::Config, CheckResult::ok("every value is valid"));
-    report.add(Check::Files, files(config));
+    let report = &mut |id, verdict| tell(Finding { id, verdict });
+    report(Check::Config, CheckResult::ok("every value is valid"));
+    report(Check::Files, files(config));
     let policy = local::policy(config);
     let policy = policy.as_ref();
     let declare = policy.map_or_else(invalid, |loaded| sessions(config, &loaded.policy));
-    report.add(Check::Declare, declare);
+    report(Check::Declare, declare);
     let logins = logins::check(config, within).await;
-    report.add(Check::Logins, logins);
+    report(Check::Logins, logins);
     let Survey { chosen, hosts } = hosts::survey(config, within).await;
-    report.add(Check::Control, introduce(&chosen));
+    report(Check::Control, introduce(&chosen));
     let control = chosen.ok();
     let proxies = match &control {
         Some(control) => control.connection.look(cluster_lock::proxies).await,
@@ -67,7 +49,10 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
             let count = postgres::sharing(&config.takeover.authority, proxies.len());
             postgres::checks(config, control, &hosts, count, within, report).await;
         }
-        None => report.skip(postgres::CHECKS, WITHOUT_CONTROL),
+        None => Check::value_variants()
+            .iter()
+            .filter(|id| postgres::CHECKS.contains(id))
+            .for_each(|id| report(*id, CheckResult::skip(WITHOUT_CONTROL))),
     }
     let protected = control.as_ref().map(|c| c.server.system_identifier);
     let location = &config.takeover.authority;
@@ -79,18 +64,18 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     let store = store::look(location, protected, within).await;
     let store = store::try_open(location, store, within).await;
     let forgotten = witnessed.and_then(|witnessed| forgotten(&witnessed, &store));
-    report.add(Check::Authority, forgotten.unwrap_or(store.verdict));
+    report(Check::Authority, forgotten.unwrap_or(store.verdict));
     let elected = policy.map_or(&[][..], |loaded| loaded.policy.elected());
     let elections = elections::check(location, elected, within).await;
-    report.add(Check::Elections, elections);
+    report(Check::Elections, elections);
     let taken_by = policy.ok().map(|loaded| &loaded.policy);
     let listeners = listeners::check(config, taken_by, within).await;
-    report.add(Check::Listeners, listeners);
+    report(Check::Listeners, listeners);
     let ways_in = match &control {
         Some(control) => ways_in::check(control, taken_by, &proxies).await.into(),
         None => CheckResult::skip(WITHOUT_CONTROL),
     };
-    report.add(Check::WaysIn, ways_in);
+    report(Check::WaysIn, ways_in);
 }
 
 fn files(config: &Config) -> CheckResult {

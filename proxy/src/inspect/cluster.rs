@@ -5,9 +5,9 @@ use std::fmt;
 use std::net::IpAddr;
 
 use pgpalisade_authority::{Backend, Mark, Registered, Scope};
-use pgpalisade_takeover::control::{STARTED_US, answer};
+use pgpalisade_takeover::control::{STARTED_US, SYSTEM_IDENTIFIER, answer, row, rows};
 use pgpalisade_takeover::{ControlError, witness};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client as PgClient, Row};
@@ -15,7 +15,7 @@ use tokio_postgres::{Client as PgClient, Row};
 /// Limit of prepared transactions in a report.
 const PREPARED_MAX: i64 = 100;
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
 pub(super) struct ServerInfo {
     pub(super) version: String,
     pub(super) database: String,
@@ -23,18 +23,13 @@ pub(super) struct ServerInfo {
 }
 
 pub(super) async fn server(client: &PgClient) -> Result<ServerInfo, ControlError> {
-    let sql = "SELECT pg_catalog.current_setting('server_version'), \
-        pg_catalog.current_database()::pg_catalog.text, system_identifier \
-        FROM pg_catalog.pg_control_system()";
-    let row = &client.query_typed_one(sql, &[]).await?;
-    let system_identifier: i64 = answer(row, 2)?;
-    let version: String = answer(row, 0)?;
-    Ok(ServerInfo {
-        // Debian appends its own version in brackets.
-        version: version.split(' ').next().unwrap_or_default().to_owned(),
-        database: answer(row, 1)?,
-        system_identifier: system_identifier.cast_unsigned(),
-    })
+    // Debian appends its own version in brackets.
+    let sql = format!(
+        "SELECT pg_catalog.split_part(pg_catalog.current_setting('server_version'), ' ', 1) AS version, \
+            pg_catalog.current_database() AS database, {SYSTEM_IDENTIFIER} AS system_identifier \
+         FROM pg_catalog.pg_control_system()"
+    );
+    row(client, &sql).await
 }
 
 /// Start of a session, in microseconds since the Unix epoch. `None` if missing or hidden.
@@ -55,7 +50,7 @@ fn texts(rows: Result<Vec<Row>, tokio_postgres::Error>) -> Result<Vec<String>, C
     rows?.iter().map(|row| answer(row, 0)).collect()
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
 pub(super) struct Client {
     pub(super) pid: i32,
     pub(super) role: String,
@@ -82,19 +77,10 @@ pub(super) async fn is_pgpalisade(client: &PgClient) -> Result<bool, ControlErro
 }
 
 pub(super) async fn clients(client: &PgClient) -> Result<Vec<Client>, ControlError> {
-    let sql = "SELECT a.pid, r.rolname::pg_catalog.text, pg_catalog.host(a.client_addr) \
+    let sql = "SELECT a.pid, r.rolname AS role, pg_catalog.host(a.client_addr) AS address \
         FROM pg_catalog.pg_stat_activity a JOIN pg_catalog.pg_roles r ON r.oid = a.usesysid \
         WHERE a.backend_type = 'client backend' AND (NOT r.rolsuper OR r.rolname = current_user)";
-    let rows = client.query_typed(sql, &[]).await?;
-    let read = |row: &Row| {
-        let address: Option<String> = answer(row, 2)?;
-        Ok(Client {
-            pid: answer(row, 0)?,
-            role: answer(row, 1)?,
-            address: address.and_then(|text| text.parse().ok()),
-        })
-    };
-    rows.iter().map(read).collect()
+    rows(client, sql, &[]).await
 }
 
 /// Roles that may log in, except superusers.
@@ -109,7 +95,7 @@ pub(super) async fn groups(client: &PgClient, role: &str) -> Result<Vec<String>,
     texts(client.query_typed(sql, &[(&role, Type::TEXT)]).await)
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
 pub(super) struct HbaRule {
     pub(super) line: i32,
     pub(super) users: Vec<String>,
@@ -142,22 +128,10 @@ pub(super) async fn hba_rules(client: &PgClient) -> Result<Option<Vec<HbaRule>>,
     if !answer(&row, 0)? {
         return Ok(None);
     }
-    let sql = "SELECT line_number, user_name, address, netmask, auth_method = 'reject' \
+    let sql = "SELECT line_number AS line, user_name AS users, address, netmask, auth_method = 'reject' AS rejects \
         FROM pg_catalog.pg_hba_file_rules \
         WHERE error IS NULL AND type <> 'local' AND database <> '{replication}' ORDER BY line_number";
-    let rows = client.query_typed(sql, &[]).await?;
-    let read = |row: &Row| {
-        let netmask: Option<String> = answer(row, 3)?;
-        Ok(HbaRule {
-            line: answer(row, 0)?,
-            users: answer(row, 1)?,
-            address: answer(row, 2)?,
-            netmask: netmask.and_then(|text| text.parse().ok()),
-            rejects: answer(row, 4)?,
-        })
-    };
-    let rules: Result<_, ControlError> = rows.iter().map(read).collect();
-    rules.map(Some)
+    rows(client, sql, &[]).await.map(Some)
 }
 
 pub(super) async fn places(client: &PgClient) -> Result<i64, ControlError> {
@@ -168,7 +142,7 @@ pub(super) async fn places(client: &PgClient) -> Result<i64, ControlError> {
     answer(&row, 0)
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct PreparedTransaction {
     pub(crate) gid: String,
     pub(crate) owner: String,
@@ -178,22 +152,10 @@ pub(crate) struct PreparedTransaction {
 }
 
 pub(super) async fn prepared(client: &PgClient) -> Result<Vec<PreparedTransaction>, ControlError> {
-    let sql = "SELECT gid, owner::pg_catalog.text, database::pg_catalog.text, \
-        (extract(epoch FROM prepared) * 1000000)::pg_catalog.int8 \
+    let sql = "SELECT gid, owner, database, \
+        (extract(epoch FROM prepared) * 1000000)::pg_catalog.int8 AS prepared_us \
         FROM pg_catalog.pg_prepared_xacts ORDER BY prepared LIMIT $1";
-    let rows = client
-        .query_typed(sql, &[(&PREPARED_MAX, Type::INT8)])
-        .await?;
-    rows.iter()
-        .map(|row| {
-            Ok(PreparedTransaction {
-                gid: answer(row, 0)?,
-                owner: answer(row, 1)?,
-                database: answer(row, 2)?,
-                prepared_us: answer(row, 3)?,
-            })
-        })
-        .collect()
+    rows(client, sql, &[(&PREPARED_MAX, Type::INT8)]).await
 }
 
 /// The witness of the marks, as far as this role sees it.

@@ -8,11 +8,12 @@
 //! another session is in the way, the lock is taken in one of many other classes, which nobody can guess.
 
 use pgpalisade_authority::AuthorityId;
+use serde::Deserialize;
 use tokio::time::Instant;
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
-use super::control::{Control, answer};
+use super::control::{Control, answer, rows};
 use super::control_error::ControlError;
 use super::error::{LockHolder, StartError};
 
@@ -26,7 +27,7 @@ const SPARE_CLASSES: std::ops::RangeInclusive<u32> = 0x7067_0000..=0x7067_ffff;
 const SPARE_TRIES: usize = 8;
 
 /// Mode of the lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum StoreLock {
     /// The store serves one proxy (embedded).
     Exclusive,
@@ -35,15 +36,17 @@ pub enum StoreLock {
 }
 
 /// A proxy of the cluster, as its lock shows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Proxy {
     /// The first 32 bits of its authority's identity.
     pub authority: u32,
     /// Its control connection.
+    #[serde(flatten)]
     pub holder: LockHolder,
     /// Start of its control connection, in microseconds since the Unix epoch; `None` if it is hidden.
     pub since: Option<i64>,
     pub(crate) lock: StoreLock,
+    user: Option<String>,
     /// Whether this is the proxy whose control connection was asked.
     pub is_asked: bool,
 }
@@ -53,10 +56,11 @@ const MAY_SERVE: &str = "coalesce(a.usesysid = (SELECT oid FROM pg_catalog.pg_ro
     OR (pg_catalog.pg_has_role(a.usesysid, 'pg_signal_backend', 'USAGE') \
     AND pg_catalog.pg_has_role(a.usesysid, 'pg_read_all_stats', 'USAGE')), false)";
 
-const LOOK: &str = "l.objid::pg_catalog.int8, l.pid, a.application_name, \
-    a.client_addr::pg_catalog.text, d.datname::pg_catalog.text, \
-    (extract(epoch FROM a.backend_start) * 1000000)::pg_catalog.int8, l.mode = 'ExclusiveLock', \
-    a.usename::pg_catalog.text, l.pid IS NOT DISTINCT FROM pg_catalog.pg_backend_pid() \
+const LOOK: &str = "l.objid::pg_catalog.int8 AS authority, l.pid, a.application_name, \
+    a.client_addr::pg_catalog.text AS client_addr, d.datname AS database, \
+    (extract(epoch FROM a.backend_start) * 1000000)::pg_catalog.int8 AS since, \
+    CASE l.mode WHEN 'ExclusiveLock' THEN 'Exclusive' ELSE 'Shared' END AS lock, a.usename AS \"user\", \
+    l.pid IS NOT DISTINCT FROM pg_catalog.pg_backend_pid() AS is_asked \
     FROM pg_catalog.pg_locks l \
     LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid \
     LEFT JOIN pg_catalog.pg_database d ON d.oid = l.database \
@@ -90,7 +94,8 @@ pub(super) async fn take(
 /// Takes the lock in a class that nobody can have expected.
 async fn take_spare(client: &Client, ours: AuthorityId, kind: StoreLock) -> Result<(), StartError> {
     let squatters = strangers(client, ours).await?;
-    let (holder, user) = squatters.into_iter().next().unwrap_or_default();
+    let squatter = squatters.into_iter().next();
+    let (holder, user) = squatter.map_or_else(Default::default, |one| (one.holder, one.user));
     tracing::warn!(
         holder = %holder,
         user = user.unwrap_or_default(),
@@ -152,22 +157,17 @@ async fn look_around(
 /// Every other proxy of the cluster. Takes no lock.
 pub async fn proxies(client: &Client) -> Result<Vec<Proxy>, ControlError> {
     let sql = format!("SELECT {LOOK} AND {OTHERS} AND {MAY_SERVE} ORDER BY l.pid");
-    let rows = client.query_typed(&sql, &CLASSES).await?;
-    rows.iter().map(read).collect()
+    rows(client, &sql, &CLASSES).await
 }
 
 /// Every proxy of the cluster, including the one with this control connection.
 pub(super) async fn all(control: &Control, deadline: Instant) -> Result<Vec<Proxy>, ControlError> {
     let sql = format!("SELECT {LOOK} AND {MAY_SERVE} ORDER BY l.pid");
-    let rows = control.query(&sql, &CLASSES, deadline).await?;
-    rows.iter().map(read).collect()
+    control.rows(&sql, &CLASSES, deadline).await
 }
 
-/// A holder of the lock that is no proxy, with its user.
-async fn strangers(
-    client: &Client,
-    ours: AuthorityId,
-) -> Result<Vec<(LockHolder, Option<String>)>, ControlError> {
+/// A holder of the lock that is no proxy.
+async fn strangers(client: &Client, ours: AuthorityId) -> Result<Vec<Proxy>, ControlError> {
     let sql = format!(
         "SELECT {LOOK} AND {OTHERS} AND NOT {MAY_SERVE} AND l.objid = $3 ORDER BY l.pid LIMIT 1"
     );
@@ -176,27 +176,5 @@ async fn strangers(
         (&CLASS, Type::OID),
         (&ours.short(), Type::OID),
     ];
-    let rows = client.query_typed(&sql, &params).await?;
-    let stranger = |row| Ok((read(row)?.holder, answer(row, 7)?));
-    rows.iter().map(stranger).collect()
-}
-
-fn read(row: &tokio_postgres::Row) -> Result<Proxy, ControlError> {
-    let authority: i64 = answer(row, 0)?;
-    Ok(Proxy {
-        authority: u32::try_from(authority).unwrap_or_default(),
-        holder: LockHolder {
-            pid: answer(row, 1)?,
-            application_name: answer(row, 2)?,
-            client_addr: answer(row, 3)?,
-            database: answer(row, 4)?,
-        },
-        since: answer(row, 5)?,
-        lock: if answer(row, 6)? {
-            StoreLock::Exclusive
-        } else {
-            StoreLock::Shared
-        },
-        is_asked: answer(row, 8)?,
-    })
+    rows(client, &sql, &params).await
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgpalisade_authority::Cluster;
+use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_postgres::types::{FromSql, ToSql, Type};
@@ -29,6 +30,10 @@ const RETRY: Duration = Duration::from_millis(10);
 
 /// `backend_start` of a row `a` of pg_stat_activity, in microseconds, as this crate writes it.
 pub const STARTED_US: &str = "(extract(epoch FROM a.backend_start) * 1000000)::pg_catalog.int8";
+
+/// `system_identifier` without the sign that PostgreSQL shows it with.
+pub const SYSTEM_IDENTIFIER: &str =
+    "system_identifier + CASE WHEN system_identifier < 0 THEN 18446744073709551616 ELSE 0 END";
 
 /// The control connection, shared by all its users.
 #[derive(Debug, Clone)]
@@ -124,7 +129,18 @@ impl Control {
         answered.map(|(rows, _)| rows)
     }
 
-    /// The same for several statements in one message, which are one transaction.
+    /// The same for rows whose columns are named as the fields of their type.
+    pub(super) async fn rows<T: DeserializeOwned>(
+        &self,
+        sql: &str,
+        params: &[(&(dyn ToSql + Sync), Type)],
+        deadline: Instant,
+    ) -> Result<Vec<T>, ControlError> {
+        let rows = self.query(&as_json(sql), params, deadline).await?;
+        rows.iter().map(read).collect()
+    }
+
+    /// Like [`Self::query`], for several statements in one message, which are one transaction.
     pub(super) async fn run(&self, script: &str, deadline: Instant) -> Result<(), ControlError> {
         self.ask(Request::Script(script), deadline).await.map(drop)
     }
@@ -274,6 +290,29 @@ async fn supervise(config: ControlConfig, first: Established, link: &watch::Send
         };
         link.send_replace(ControlState::Up(Arc::clone(&current.session)));
     }
+}
+
+/// Reads rows whose columns are named as the fields of their type.
+pub async fn rows<T: DeserializeOwned>(
+    client: &Client,
+    sql: &str,
+    params: &[(&(dyn ToSql + Sync), Type)],
+) -> Result<Vec<T>, ControlError> {
+    let rows = client.query_typed(&as_json(sql), params).await?;
+    rows.iter().map(read).collect()
+}
+
+/// The same for a statement with one row.
+pub async fn row<T: DeserializeOwned>(client: &Client, sql: &str) -> Result<T, ControlError> {
+    read(&client.query_typed_one(&as_json(sql), &[]).await?)
+}
+
+fn as_json(sql: &str) -> String {
+    format!("SELECT pg_catalog.row_to_json(q)::pg_catalog.text FROM ({sql}) q")
+}
+
+fn read<T: DeserializeOwned>(row: &Row) -> Result<T, ControlError> {
+    serde_json::from_str(answer(row, 0)?).map_err(|error| ControlError::Answer(error.into()))
 }
 
 /// Reads one column of a row.

@@ -89,6 +89,16 @@ pub struct ServerError {
     pub(super) may_pass: bool,
 }
 
+impl From<serde_json::Error> for ServerError {
+    fn from(error: serde_json::Error) -> Self {
+        Self {
+            text: error.to_string().into(),
+            code: None,
+            may_pass: false,
+        }
+    }
+}
+
 /// With its cause: tokio-postgres only displays "db error".
 impl From<tokio_postgres::Error> for ServerError {
     fn from(error: tokio_postgres::Error) -> Self {

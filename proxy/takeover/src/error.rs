@@ -163,7 +163,7 @@ pub fn wrong_cluster_advice(ours: &Cluster, recorded: &Cluster) -> &'static str 
 }
 
 /// A session that holds the cluster's lock.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Deserialize)]
 pub struct LockHolder {
     /// Its server process.
     pub pid: Option<i32>,

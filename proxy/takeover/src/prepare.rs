@@ -1,12 +1,13 @@
 //! Preparation of a control connection before it may serve.
 
 use pgpalisade_authority::{Backend, Cluster, Enrolled};
+use serde::Deserialize;
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
 use super::WitnessMode;
 use super::connection::ControlConfig;
-use super::control::{STARTED_US, answer};
+use super::control::{STARTED_US, SYSTEM_IDENTIFIER, row};
 use super::control_error::ControlError;
 use super::error::StartError;
 use super::witness;
@@ -82,21 +83,18 @@ async fn enrol(config: &ControlConfig, cluster: Cluster) -> Result<(), StartErro
 /// Identity of the cluster, its timeline and the start of its server. The timeline is the one that WAL is written to
 /// now, since pg_control_checkpoint() lags after a promotion. Must not be asked of a standby.
 pub async fn cluster(client: &Client) -> Result<Cluster, ControlError> {
-    let sql = "SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system()), \
-        ('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))\
-        ::pg_catalog.bit(32)::pg_catalog.int4, \
-        (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::pg_catalog.int8";
-    let row = &client.query_typed_one(sql, &[]).await?;
-    let system_identifier: i64 = answer(row, 0)?;
-    let timeline: i32 = answer(row, 1)?;
-    Ok(Cluster {
-        system_identifier: system_identifier.cast_unsigned(),
-        timeline: timeline.cast_unsigned(),
-        postmaster_us: answer(row, 2)?,
-    })
+    let sql = format!(
+        "SELECT {SYSTEM_IDENTIFIER} AS system_identifier, \
+            ('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))\
+            ::pg_catalog.bit(32)::pg_catalog.int8 AS timeline, \
+            (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::pg_catalog.int8 AS postmaster_us \
+         FROM pg_catalog.pg_control_system()"
+    );
+    row(client, &sql).await
 }
 
 /// Identity and rights of a connection.
+#[derive(Deserialize)]
 pub struct RoleRights {
     /// Whether the server is a standby.
     pub standby: bool,
@@ -105,8 +103,9 @@ pub struct RoleRights {
     /// Whether the role is a superuser.
     pub superuser: bool,
     /// Memberships that a takeover needs and the role lacks.
-    pub missing: Vec<&'static str>,
+    pub missing: Vec<String>,
     /// Server process of the connection.
+    #[serde(flatten)]
     pub backend: Backend,
     quoted: String,
 }
@@ -115,7 +114,7 @@ impl RoleRights {
     /// Statement that grants what is missing. pg_monitor includes pg_read_all_stats, which administrators of hosted
     /// servers cannot grant from PostgreSQL 16 on: they have the ADMIN option on pg_monitor only.
     pub fn grant(&self) -> String {
-        let granted = self.missing.iter().map(|role| match *role {
+        let granted = self.missing.iter().map(|role| match role.as_str() {
             "pg_read_all_stats" => "pg_monitor",
             other => other,
         });
@@ -143,28 +142,13 @@ pub(super) async fn check_rights(client: &Client) -> Result<Backend, StartError>
 /// Reads the identity and rights of the connection.
 pub async fn rights(client: &Client) -> Result<RoleRights, ControlError> {
     let sql = format!(
-        "SELECT pg_catalog.pg_is_in_recovery(), current_user::pg_catalog.text, \
-         pg_catalog.quote_ident(current_user), r.rolsuper, \
-         pg_catalog.pg_has_role(current_user, 'pg_signal_backend', 'USAGE'), \
-         pg_catalog.pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'), \
-         a.pid, {STARTED_US} \
+        "SELECT pg_catalog.pg_is_in_recovery() AS standby, current_user AS role, \
+         pg_catalog.quote_ident(current_user) AS quoted, r.rolsuper AS superuser, \
+         ARRAY(SELECT m FROM (VALUES ('pg_signal_backend'), ('pg_read_all_stats')) AS needed(m) \
+            WHERE NOT r.rolsuper AND NOT pg_catalog.pg_has_role(current_user, m, 'USAGE')) AS missing, \
+         a.pid, {STARTED_US} AS started_us \
          FROM pg_catalog.pg_roles r, pg_catalog.pg_stat_activity a \
          WHERE r.rolname = current_user AND a.pid = pg_catalog.pg_backend_pid()"
     );
-    let row = &client.query_typed_one(&sql, &[]).await?;
-    let superuser: bool = answer(row, 3)?;
-    let mut missing = Vec::new();
-    for (column, role) in [(4, "pg_signal_backend"), (5, "pg_read_all_stats")] {
-        if !superuser && !answer::<bool>(row, column)? {
-            missing.push(role);
-        }
-    }
-    Ok(RoleRights {
-        standby: answer(row, 0)?,
-        role: answer(row, 1)?,
-        superuser,
-        missing,
-        backend: sessions::backend(row, 6)?,
-        quoted: answer(row, 2)?,
-    })
+    row(client, &sql).await
 }

@@ -7,10 +7,11 @@
 
 use pgpalisade_authority::{Mark, Scope};
 use pgpalisade_policies::PreparedTransactions;
+use serde::Deserialize;
 use tokio::time::Instant;
 use tokio_postgres::types::{ToSql, Type};
 
-use super::control::{Control, answer};
+use super::control::Control;
 use super::control_error::ControlError;
 use super::error::DeclareError;
 
@@ -18,6 +19,7 @@ use super::error::DeclareError;
 const MOST: i64 = 100;
 
 /// A prepared transaction that PostgreSQL knows.
+#[derive(Deserialize)]
 struct PreparedTransaction {
     gid: String,
     /// The gid as an SQL literal.
@@ -98,23 +100,13 @@ async fn older(
     than_us: i64,
     deadline: Instant,
 ) -> Result<Vec<PreparedTransaction>, ControlError> {
-    let sql = "SELECT gid, pg_catalog.quote_literal(gid), owner::pg_catalog.text, database::pg_catalog.text, \
-                      database OPERATOR(pg_catalog.=) pg_catalog.current_database() \
+    let sql = "SELECT gid, pg_catalog.quote_literal(gid) AS literal, owner, database, \
+                      database OPERATOR(pg_catalog.=) pg_catalog.current_database() AS is_here \
                FROM pg_catalog.pg_prepared_xacts \
                WHERE (extract(epoch FROM prepared) * 1000000)::pg_catalog.int8 < $1 \
                ORDER BY prepared LIMIT $2";
     let params: [(&(dyn ToSql + Sync), Type); 2] = [(&than_us, Type::INT8), (&MOST, Type::INT8)];
-    let rows = control.query(sql, &params, deadline).await?;
-    let read = |row| {
-        Ok(PreparedTransaction {
-            gid: answer(row, 0)?,
-            literal: answer(row, 1)?,
-            owner: answer(row, 2)?,
-            database: answer(row, 3)?,
-            is_here: answer(row, 4)?,
-        })
-    };
-    rows.iter().map(read).collect()
+    control.rows(sql, &params, deadline).await
 }
 
 impl std::fmt::Display for PreparedTransaction {

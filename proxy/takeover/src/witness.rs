@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use dashmap::DashMap;
 use pgpalisade_authority::owned::{Objects, PREPARED_GUARD, Strange};
-use pgpalisade_authority::{Authority, Incarnation, Mark, Rank, Scope, Token};
+use pgpalisade_authority::{Authority, Mark, Rank, Scope};
 use postgres_protocol::escape::escape_literal;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row, SimpleQueryMessage, SimpleQueryRow};
@@ -51,7 +51,8 @@ fn read_statements() -> String {
     let guard = OWN.guard();
     format!(
         "LOCK TABLE ONLY pgpalisade.mark IN ACCESS SHARE MODE; {guard}; \
-         SELECT scope, token, raised_at, raised_by, incarnation FROM pgpalisade.mark"
+         SELECT m.scope, pg_catalog.row_to_json(m) \
+         FROM (SELECT scope, token, raised_at, raised_by, incarnation FROM pgpalisade.mark) m"
     )
 }
 
@@ -73,26 +74,24 @@ fn raise_statements(guard: &str, rows: &[Written<'_>]) -> Result<String, Control
     ))
 }
 
-/// A row to be written.
+/// A row to be written. The table does not keep the record of a repair.
 #[derive(Serialize)]
 struct Written<'a> {
     scope: &'a str,
-    token: u64,
-    raised_at: i64,
-    raised_by: &'a str,
-    incarnation: u32,
+    #[serde(flatten)]
+    mark: &'a Mark,
 }
 
-impl<'a> Written<'a> {
-    fn of((scope, mark): (&'a Scope, &'a Mark)) -> Self {
-        Self {
-            scope: scope.as_str(),
-            token: mark.token.get(),
-            raised_at: mark.raised_at,
-            raised_by: &mark.raised_by,
-            incarnation: mark.incarnation.get(),
-        }
-    }
+fn row_of<'a>((scope, mark): (&'a Scope, &'a Mark)) -> Written<'a> {
+    let scope = scope.as_str();
+    Written { scope, mark }
+}
+
+#[derive(Deserialize)]
+struct Seen {
+    scope: Scope,
+    #[serde(flatten)]
+    mark: Mark,
 }
 
 /// The witness, for declarations.
@@ -163,7 +162,7 @@ impl Witness {
         }
         let (has_witness, _) = self.control.has_witness(deadline).await?;
         if has_witness {
-            let written = self.write(Written::of((scope, mark)), deadline).await;
+            let written = self.write(row_of((scope, mark)), deadline).await;
             written.map_err(|why| DeclareError::Witness {
                 scope: scope.clone(),
                 why,
@@ -228,7 +227,7 @@ pub(super) async fn compare(
         let seen = witnessed.get(*scope);
         seen.is_none_or(|seen| seen.rank() < mark.rank())
     };
-    let behind: Vec<_> = marks.iter().filter(is_behind).map(Written::of).collect();
+    let behind: Vec<_> = marks.iter().filter(is_behind).map(row_of).collect();
     if !behind.is_empty() {
         client
             .batch_execute(&raise_statements(&OWN.guard(), &behind)?)
@@ -341,31 +340,14 @@ pub async fn read(client: &Client) -> Result<HashMap<Scope, Mark>, ControlError>
     Ok(marks)
 }
 
-/// The guard's row has one column.
 fn mark(row: &SimpleQueryRow) -> Option<(Scope, Mark)> {
-    if row.len() == 1 {
-        return None;
+    // The guard's row has one column.
+    let json = row.try_get(1).ok().flatten()?;
+    match serde_json::from_str(json) {
+        Ok(Seen { scope, mark }) => Some((scope, mark)),
+        Err(error) => {
+            tracing::warn!(scope = row.get(0), %error, "a row of pgpalisade.mark is not a mark");
+            None
+        }
     }
-    let column = |at| row.try_get(at).ok().flatten();
-    let known = || {
-        let mark = Mark::new(
-            Token::new(column(1)?.parse().ok()?).ok()?,
-            column(2)?.parse().ok()?,
-            column(3)?.to_owned(),
-        );
-        // Only the authority has the record of a repair.
-        let incarnation = Incarnation::new(column(4)?.parse().ok()?);
-        Some((
-            Scope::new(column(0)?).ok()?,
-            Mark {
-                incarnation,
-                ..mark
-            },
-        ))
-    };
-    let known = known();
-    if known.is_none() {
-        tracing::warn!(scope = column(0), "a row of pgpalisade.mark is not a mark");
-    }
-    known
 }

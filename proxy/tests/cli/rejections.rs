@@ -131,7 +131,9 @@ fn a_table_says_what_was_refused_and_why() {
     let expect = [
         format!("TIME (UTC)           {head}"),
         format!("{no_token}  INSERT INTO t VALUES (?)"),
-        "2026-11-21 03:00:01  PF001 session_ended  jobs      33     34     app       -            10.0.0.1".to_owned(),
+        "2026-11-21 03:00:01  PF001 session_ended  jobs      33     34     app       -            10.0.0.1     \
+            its session"
+            .to_owned(),
         "2026-11-21 03:00:00  PF006 takeover_incomplete  default   -      -      app       worker       10.0.0.1     \
             pid 7 does not end."
             .to_owned(),

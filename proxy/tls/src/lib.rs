@@ -19,7 +19,7 @@ mod verifier;
 
 pub use accept::{AcceptFiles, Acceptor};
 pub use client::{ConnectError, ForHost, Login, Negotiated, Stream, words};
-pub use client_session::ClientSession;
+pub use client_session::{ClientSession, Said};
 pub use connect::Connector;
 pub use dsn::percent_decode;
 pub use files::{FileError, Holds, OPEN_TO_ALL, is_open_to_all, read_file, read_secret};

@@ -1,13 +1,10 @@
 //! Sessions through the proxy in which a candidate declares.
 
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use pgpalisade_authority::{Claim, LEASE_IS_ANOTHERS, Scope, Token, TokenValue};
-use pgpalisade_tls::{ClientSession, Login, Secret, words};
-use tokio::time::timeout;
-use tokio_postgres::SimpleQueryMessage;
-use tokio_postgres::error::{DbError, Severity, SqlState};
+use pgpalisade_tls::{ClientSession, Login, Said, Secret, words};
+use tokio_postgres::error::{Severity, SqlState};
 
 use crate::candidate::LockError;
 
@@ -39,33 +36,36 @@ impl Proxied {
 
 pub(crate) struct ProxySession {
     session: ClientSession,
-    /// The server's error that ended the session.
-    last_words: OnceLock<String>,
     proxied: Proxied,
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("the session through the proxy: {words}")]
-pub(crate) struct Unasked {
-    code: Option<SqlState>,
-    words: String,
-}
+#[error("the session through the proxy: {0}")]
+pub(crate) struct Unasked(Said);
 
 impl Unasked {
     /// The mark is above the token.
     pub(crate) fn is_stale(&self) -> bool {
-        self.code.as_ref().is_some_and(|code| code.code() == STALE)
+        self.has(&SqlState::from_code(STALE))
     }
 
     pub(crate) fn has_no_lease(&self) -> bool {
-        self.code == Some(SqlState::LOCK_NOT_AVAILABLE)
+        self.has(&SqlState::LOCK_NOT_AVAILABLE)
+    }
+
+    /// Whether it has this code, and the session goes on.
+    fn has(&self, code: &SqlState) -> bool {
+        let error = self.0.error.as_ref();
+        error.is_some_and(|error| {
+            error.code() == code && error.parsed_severity() != Some(Severity::Fatal)
+        })
     }
 }
 
 impl From<Unasked> for LockError {
     fn from(unasked: Unasked) -> Self {
-        if unasked.has_no_lease() && unasked.words.contains(LEASE_IS_ANOTHERS) {
-            Self::Held(unasked.words)
+        if unasked.has_no_lease() && unasked.0.words.contains(LEASE_IS_ANOTHERS) {
+            Self::Held(unasked.0.words)
         } else {
             Self::Failed(unasked.to_string())
         }
@@ -76,20 +76,18 @@ impl ProxySession {
     /// Logs in, at pgpalisade only. Bounded.
     pub(crate) async fn log_in(proxied: &Proxied) -> Result<Self, LockError> {
         let at = &proxied.address;
-        let opened = timeout(proxied.ttl, proxied.login.expose().open()).await;
-        let opened = opened.map_err(|_| LockError::Failed(silent(at, proxied.ttl)))?;
+        let opened = proxied.login.expose().open_within(proxied.ttl).await;
         let session = Self {
-            session: opened.map_err(|error| {
-                LockError::Failed(format!("cannot connect to the proxy at {at}: {error}"))
+            session: opened.map_err(|said| {
+                LockError::Failed(format!("cannot connect to the proxy at {at}: {said}"))
             })?,
-            last_words: OnceLock::new(),
             proxied: proxied.clone(),
         };
         match session.ask(SHOW_STATUS).await {
             Ok(_) => Ok(session),
             Err(unasked) => {
                 session.end().await;
-                Err(if unasked.code == Some(SqlState::UNDEFINED_OBJECT) {
+                Err(if unasked.has(&SqlState::UNDEFINED_OBJECT) {
                     LockError::Failed(format!(
                         "the server at {at} is not pgpalisade, so it would not fence the command: give the proxy's \
                          address to --proxied"
@@ -144,32 +142,14 @@ impl ProxySession {
 
     /// The first value of the answer, if any. Bounded by twice the TTL: a lease is waited for as long as it lives.
     pub(crate) async fn ask(&self, sql: &str) -> Result<Option<String>, Unasked> {
-        let within = self.proxied.ttl * 2;
-        let answer = timeout(within, self.session.client.simple_query(sql)).await;
-        let answer = answer.map_err(|_| Unasked {
-            code: None,
-            words: silent(&self.proxied.address, within),
-        })?;
-        let rows = answer.map_err(|error| {
-            if let Some(words) = last_words(&error) {
-                let _first = self.last_words.set(words);
-            }
-            let said = self.last_words().filter(|_| error.is_closed());
-            Unasked {
-                code: error.code().cloned(),
-                words: said.unwrap_or_else(|| words(&error)),
-            }
-        })?;
-        Ok(rows.iter().find_map(|message| match message {
-            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
-            _ => None,
-        }))
+        let rows = self.session.ask(sql, self.proxied.ttl * 2).await;
+        let rows = rows.map_err(Unasked)?;
+        Ok(rows.into_iter().flatten().next())
     }
 
     /// The error that ended the session, received with an answer or without one.
     pub(crate) fn last_words(&self) -> Option<String> {
-        let unasked = || self.session.last_error().and_then(last_words);
-        self.last_words.get().cloned().or_else(unasked)
+        self.session.last_error().map(words)
     }
 
     /// Waits until the session has ended.
@@ -180,15 +160,4 @@ impl ProxySession {
     pub(crate) async fn end(self) {
         self.session.end(GOODBYE).await;
     }
-}
-
-fn silent(at: &str, within: Duration) -> String {
-    format!("no answer from the proxy at {at} within {within:?}")
-}
-
-/// The error that ended a session, except the bare report that it is closed.
-fn last_words(error: &tokio_postgres::Error) -> Option<String> {
-    let severity = error.as_db_error().map(DbError::parsed_severity);
-    let ends = severity.is_none_or(|severity| severity == Some(Severity::Fatal));
-    (ends && !error.is_closed()).then(|| words(error))
 }

@@ -42,10 +42,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 pub use options::Options;
@@ -60,8 +60,7 @@ use crate::{
 };
 use connection::ConnectionError;
 use open::OpenFault;
-use options::SCHEMA;
-use steps::{All, AnswerSender, MARK, Value, cluster_values, integer, rank_values, text, value};
+use steps::{AnswerSender, Value, cluster_values, integer, rank_values, text, value};
 use watch::StoreReader;
 use worker::{Job, Worker, patience};
 
@@ -135,17 +134,17 @@ impl Postgres {
         self.bounded(bound, taken).await
     }
 
-    /// As `step`, for a step with a separate commit, whose rows `read` understands.
-    async fn alone<T>(
+    /// As `step`, for a step with a separate commit.
+    async fn alone<T: DeserializeOwned>(
         &self,
         function: &'static str,
         arguments: impl Into<Vec<Value>>,
-        read: fn(&[Row]) -> Result<T, ConnectionError>,
     ) -> Answer<T> {
         let (bound, arguments) = (self.bound() * patience(function), arguments.into());
         let alone = |reply| Job::Alone(function, arguments, reply);
         let rows = self.step(bound, alone).await?;
-        read(&rows).map_err(|error| self.explain(error))
+        let answer = connection::first(&rows).and_then(steps::read);
+        answer.map_err(|error| self.explain(error))
     }
 
     fn explain(&self, error: ConnectionError) -> AuthorityError {
@@ -158,7 +157,7 @@ impl Postgres {
     }
 
     /// Reads all rows. Each must arrive within a call's timeout.
-    async fn rows<T>(&self, all: All<T>) -> Answer<Vec<T>> {
+    async fn rows<T: DeserializeOwned>(&self, all: &str) -> Answer<Vec<T>> {
         let link = self.bounded(self.bound(), self.inner.reader.link()).await?;
         let rows = link.all(self.bound(), all).await;
         if let Err(ConnectionError::Broken(_)) = rows {
@@ -193,7 +192,7 @@ impl Authority for Postgres {
 
     async fn enrol(&self, cluster: Cluster) -> Answer<Enrolled> {
         let cluster = cluster_values(Some(cluster));
-        self.alone("enrol", cluster, steps::enrolled).await
+        self.alone("enrol", cluster).await
     }
 
     async fn declare(&self, declaration: &Declaration) -> Answer<Declared> {
@@ -207,7 +206,7 @@ impl Authority for Postgres {
         let mut arguments = vec![text(scope.to_string())];
         arguments.extend(rank_values(rank));
         arguments.extend(steps::backends(gone.iter().copied()));
-        self.alone("drained", arguments, steps::drained).await
+        Ok(Drained::of(self.alone("drained", arguments).await?))
     }
 
     async fn forget(&self, gone: &[Backend]) -> Answer<()> {
@@ -217,18 +216,18 @@ impl Authority for Postgres {
     }
 
     async fn sessions(&self) -> Answer<Vec<(Scope, Registered)>> {
-        self.rows(steps::all_sessions()).await
+        self.rows(&steps::all_sessions()).await
     }
 
     async fn marks(&self) -> Answer<Vec<(Scope, Mark)>> {
-        self.rows(steps::all_marks()).await
+        self.rows(&steps::all_marks()).await
     }
 
     async fn mark(&self, scope: &Scope) -> Answer<Option<Mark>> {
         // Scope names need no quoting.
-        let sql = format!("SELECT {MARK} FROM {SCHEMA}.marks m WHERE m.scope = '{scope}'");
-        let read = self.rows((sql, |row| steps::mark(row, 0))).await?;
-        Ok(read.into_iter().next())
+        let sql = format!("{} WHERE m.scope = '{scope}'", steps::all_marks());
+        let read: Vec<(Scope, Mark)> = self.rows(&sql).await?;
+        Ok(read.into_iter().next().map(|(_, mark)| mark))
     }
 
     async fn repair(&self, request: &RepairRequest) -> Answer<Repaired> {
@@ -239,11 +238,11 @@ impl Authority for Postgres {
         let [incarnation, token] = rank_values(mark.rank());
         arguments.extend([token, incarnation, integer(mark.raised_at)]);
         arguments.extend([text(mark.raised_by), text(json(&request.repair))]);
-        self.alone("repair", arguments, steps::repaired).await
+        self.alone("repair", arguments).await
     }
 
     async fn cluster(&self) -> Answer<Option<Cluster>> {
-        let read = self.rows(steps::all_clusters()).await?;
+        let read: Vec<Option<Cluster>> = self.rows(&steps::all_clusters()).await?;
         Ok(read.into_iter().next().flatten())
     }
 
@@ -256,7 +255,7 @@ impl Authority for Postgres {
         let mut arguments = Vec::from(cluster_values(seen));
         arguments.extend(cluster_values(Some(cluster)));
         arguments.extend(steps::mark_columns(marks));
-        self.alone("recover", arguments, steps::enrolled).await
+        self.alone("recover", arguments).await
     }
 
     /// A row for each scope, timed by the server's clock. If that clock is set forward, a lease lapses early.
@@ -268,8 +267,7 @@ impl Authority for Postgres {
             value(Type::BOOL, matches!(step, LeaseStep::Acquire(_))),
             integer(step.time().map(time_us)),
         ];
-        let is_held = self.alone("lease", arguments, steps::is_true).await?;
-        Ok(if is_held {
+        Ok(if self.alone("lease", arguments).await? {
             Leased::Held
         } else {
             Leased::NotHeld
@@ -278,19 +276,15 @@ impl Authority for Postgres {
 
     async fn note_takeovers(&self, scope: &Scope, records: &[TakeoverRecord]) -> Answer<()> {
         for _ in 0..CONFLICTS_MAX {
-            let (sql, _) = steps::histories(Some(scope));
-            let read = self
-                .rows((sql, |row| connection::get::<String>(row, 1)))
-                .await?;
-            let seen = read.into_iter().next();
+            let read: Vec<(Scope, String)> = self.rows(&steps::histories(Some(scope))).await?;
+            let seen = read.into_iter().next().map(|(_, json)| json);
             let known = seen
                 .as_ref()
                 .map(|json| History::read(scope, json.as_bytes()));
             let mut history = known.unwrap_or_default();
             history.note(records);
             let arguments = [text(scope.to_string()), text(seen), text(json(&history))];
-            let replaced = self.alone("note_takeover", arguments, steps::is_true);
-            if replaced.await? {
+            if self.alone("note_takeover", arguments).await? {
                 return Ok(());
             }
         }
@@ -299,7 +293,7 @@ impl Authority for Postgres {
     }
 
     async fn takeovers(&self, of: Option<&Scope>) -> Answer<Vec<(Scope, TakeoverRecord)>> {
-        Ok(History::list(self.rows(steps::histories(of)).await?))
+        Ok(steps::takeovers(self.rows(&steps::histories(of)).await?))
     }
 
     fn watch(&self) -> Watch {

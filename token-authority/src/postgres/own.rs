@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use futures_util::Stream as _;
 use futures_util::future::maybe_done;
+use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 use tokio_postgres::Row;
 
 use super::connection::{Arguments, ConnectionError, StoreConnection};
 use super::options::{OWN, SCHEMA};
-use super::steps::All;
+use super::steps::read;
 use crate::owned::{PREPARED_GUARD, Strange};
 
 /// Locks of a transaction before it checks the ownership.
@@ -102,12 +103,12 @@ impl StoreConnection {
     }
 
     /// Reads all records of a kind.
-    pub(super) async fn all<T>(
+    pub(super) async fn all<T: DeserializeOwned>(
         &self,
         bound: Duration,
-        (sql, read): All<T>,
+        sql: &str,
     ) -> Result<Vec<T>, ConnectionError> {
-        let rows = self.own(bound, Locks::Look, &sql, &[]).await?;
+        let rows = self.own(bound, Locks::Look, sql, &[]).await?;
         rows.iter().map(read).collect()
     }
 

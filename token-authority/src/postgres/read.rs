@@ -6,7 +6,6 @@ use super::connection::{ConnectionError, Purpose, StoreConnection, first, get};
 use super::open::{OpenFault, find};
 use super::options::Options;
 use super::steps;
-use crate::takeovers::History;
 use crate::{AuthorityId, Contents, OpenError};
 
 /// Server with a store, or for one.
@@ -84,13 +83,13 @@ async fn contents(
     identity: AuthorityId,
 ) -> Result<Contents, ConnectionError> {
     // Sessions first: the mark read after them is never below one of their tokens.
-    let sessions = link.all(bound, steps::all_sessions()).await?;
-    let clusters = link.all(bound, steps::all_clusters()).await?;
+    let sessions = link.all(bound, &steps::all_sessions()).await?;
+    let clusters = link.all(bound, &steps::all_clusters()).await?;
     Ok(Contents {
         identity,
         cluster: clusters.into_iter().next().flatten(),
-        marks: link.all(bound, steps::all_marks()).await?,
+        marks: link.all(bound, &steps::all_marks()).await?,
         sessions,
-        takeovers: History::list(link.all(bound, steps::histories(None)).await?),
+        takeovers: steps::takeovers(link.all(bound, &steps::histories(None)).await?),
     })
 }

@@ -2,17 +2,17 @@
 
 use std::collections::BTreeSet;
 
+use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
-use super::connection::{Arguments, ConnectionError, first, get};
+use super::connection::{Arguments, ConnectionError, get};
 use super::options::SCHEMA;
 use crate::record::{cut_by, json};
 use crate::takeovers::History;
 use crate::{
-    AuthorityError, Backend, Claim, Cluster, Declaration, DeclareOutcome, Declared, Drained,
-    Enrolled, Incarnation, Mark, Rank, Registered, Repaired, Scope, TakeoverRecord, Token,
+    AuthorityError, Backend, Claim, Cluster, Declaration, Mark, Rank, Scope, TakeoverRecord, Token,
 };
 
 pub(super) type AnswerSender<T> = oneshot::Sender<Result<T, AuthorityError>>;
@@ -125,10 +125,83 @@ pub(super) fn mark_columns(marks: &[(Scope, Mark)]) -> [Value; 6] {
     ]
 }
 
-/// `SELECT * FROM function($1, ...)`.
+/// The call of a server's function, with its answer as JSON.
 pub(super) fn call(function: &str, arguments: &Arguments<'_>) -> String {
     let places: Vec<String> = (1..=arguments.len()).map(|n| format!("${n}")).collect();
-    format!("SELECT * FROM {SCHEMA}.{function}({})", places.join(", "))
+    let (answer, places) = (answer(function), places.join(", "));
+    format!("SELECT ({answer})::text FROM {SCHEMA}.{function}({places}) AS f")
+}
+
+/// The answer of a function in the form of the type that it is read as.
+fn answer(function: &str) -> String {
+    let mark = mark("o_");
+    let recorded = cluster("o_system", "o_timeline", "o_postmaster");
+    match function {
+        "declare_and_forget" => {
+            let lower = session("u.", "u.");
+            format!(
+                "json_build_array(o_place - 1, json_build_object(
+                    'verdict', CASE WHEN o_verdict IN ('raised', 'current') THEN 'accepted' ELSE o_verdict END,
+                    'outcome', o_verdict, 'mark', {mark}, 'recorded', {recorded},
+                    'lower', coalesce((SELECT json_agg({lower})
+                        FROM unnest(o_pids, o_starts, o_tokens, o_incarnations, o_sinces)
+                            AS u (pid, started_us, token, incarnation, since)), '[]')))"
+            )
+        }
+        "drained" => format!("coalesce(json_agg({}), '[]')", session("o_", "o_")),
+        "enrol" | "recover" => format!(
+            "CASE WHEN o_accepted THEN '\"Accepted\"'
+                ELSE json_build_object('Refused', json_build_object('recorded', {recorded})) END"
+        ),
+        // The rows differ in their sessions only.
+        "repair" => format!(
+            "json_build_object(
+                'verdict', min(o_verdict), 'mark', json_agg({mark}) -> 0, 'recorded', json_agg({recorded}) -> 0,
+                'lower', coalesce(json_agg({}) FILTER (WHERE o_pid IS NOT NULL), '[]'))",
+            session("o_", "o_session_")
+        ),
+        _ => "f".to_owned(),
+    }
+}
+
+/// A mark as JSON, from columns that begin so; NULL for none.
+pub(super) fn mark(of: &str) -> String {
+    format!(
+        "CASE WHEN {of}token IS NOT NULL THEN json_build_object(
+            'token', {of}token, 'incarnation', {of}incarnation, 'raised_at', {of}raised_at,
+            'raised_by', {of}raised_by, 'repair', {of}repair::json) END"
+    )
+}
+
+/// A session as JSON, from columns that begin so, with a rank in others.
+fn session(of: &str, rank: &str) -> String {
+    format!(
+        "json_build_object(
+            'backend', json_build_object('pid', {of}pid, 'started_us', {of}started_us),
+            'token', {rank}token, 'incarnation', {rank}incarnation, 'since', {of}since)"
+    )
+}
+
+/// A cluster as JSON, from these columns; NULL for none. PostgreSQL shows the 64 bits of the system identifier with a
+/// sign.
+fn cluster(system: &str, timeline: &str, postmaster: &str) -> String {
+    format!(
+        "CASE WHEN {system} IS NOT NULL THEN json_build_object(
+            'system_identifier', {system} + CASE WHEN {system} < 0 THEN 18446744073709551616 ELSE 0 END,
+            'timeline', {timeline}, 'postmaster_us', {postmaster}) END"
+    )
+}
+
+/// The cluster of the store `s`.
+pub(super) fn recorded() -> String {
+    cluster("s.system_identifier", "s.timeline", "s.postmaster_us")
+}
+
+/// One JSON value.
+pub(super) fn read<T: DeserializeOwned>(row: &Row) -> Result<T, ConnectionError> {
+    let json: &str = get(row, 0)?;
+    serde_json::from_str(json)
+        .map_err(|error| ConnectionError::Record(format!("an answer: {error}")))
 }
 
 /// Limit as a bigint: no step is longer than a token.
@@ -146,211 +219,38 @@ pub(super) fn without_nul(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
 
-pub(super) fn declared(row: &Row) -> Result<(usize, Declared), ConnectionError> {
-    let place: i64 = get(row, 0)?;
-    let place = usize::try_from(place - 1)
-        .map_err(|_| ConnectionError::Record(format!("an answer with place {place}")))?;
-    let accepted = |outcome| -> Result<Declared, ConnectionError> {
-        let (mark, lower) = (mark(row, 2)?, lower(row)?);
-        Ok(Declared::Accepted {
-            mark,
-            outcome,
-            lower,
-        })
-    };
-    let declared = match get(row, 1)? {
-        "other" => Declared::OtherCluster {
-            recorded: cluster(row, 7)?,
-        },
-        "stale" => Declared::Stale {
-            mark: mark(row, 2)?,
-        },
-        "far" => Declared::TooFar {
-            mark: mark(row, 2)?,
-        },
-        "lower" => Declared::MarkIsLower {
-            mark: some_mark(row, 2)?,
-        },
-        "raised" => accepted(DeclareOutcome::Raised)?,
-        "current" => accepted(DeclareOutcome::Current)?,
-        other => return Err(ConnectionError::Record(format!("an answer {other:?}"))),
-    };
-    Ok((place, declared))
+pub(super) fn all_sessions() -> String {
+    let session = session("s.", "s.");
+    format!("SELECT json_build_array(s.scope, {session})::text FROM {SCHEMA}.sessions s")
 }
 
-/// Columns 10 to 14: arrays of pid, start, token, incarnation, since, or NULL.
-fn lower(row: &Row) -> Result<Vec<Registered>, ConnectionError> {
-    let Some(pids) = get::<Option<Vec<i32>>>(row, 10)? else {
-        return Ok(Vec::new());
-    };
-    let (starts, tokens): (Vec<i64>, Vec<i64>) = (get(row, 11)?, get(row, 12)?);
-    let (incarnations, sinces): (Vec<i64>, Vec<i64>) = (get(row, 13)?, get(row, 14)?);
-    let backends = pids.into_iter().zip(starts);
-    let ranks = tokens.into_iter().zip(incarnations);
-    let columns = backends.zip(ranks).zip(sinces);
-    columns
-        .map(|((backend, rank), since)| session(backend, rank, since))
-        .collect()
-}
-
-pub(super) fn repaired(rows: &[Row]) -> Result<Repaired, ConnectionError> {
-    let row = first(rows)?;
-    match get::<&str>(row, 0)? {
-        "other" => Ok(Repaired::OtherCluster {
-            recorded: cluster(row, 1)?,
-        }),
-        "changed" => Ok(Repaired::Changed {
-            mark: some_mark(row, 4)?,
-        }),
-        "done" => {
-            let is_there = get::<Option<i32>>(row, 9)?.is_some();
-            let sessions = rows.iter().filter(|_| is_there);
-            Ok(Repaired::Done {
-                mark: mark(row, 4)?,
-                // One row without a session, if none was registered.
-                lower: sessions
-                    .map(|row| registered(row, 9))
-                    .collect::<Result<_, _>>()?,
-            })
-        }
-        other => Err(ConnectionError::Record(format!("an answer {other:?}"))),
-    }
-}
-
-pub(super) fn drained(rows: &[Row]) -> Result<Drained, ConnectionError> {
-    let left = rows.iter().map(|row| registered(row, 0));
-    left.collect::<Result<_, _>>().map(Drained::of)
-}
-
-/// The one value of an answer.
-pub(super) fn is_true(rows: &[Row]) -> Result<bool, ConnectionError> {
-    get(first(rows)?, 0)
-}
-
-pub(super) fn enrolled(rows: &[Row]) -> Result<Enrolled, ConnectionError> {
-    let row = first(rows)?;
-    if get(row, 0)? {
-        return Ok(Enrolled::Accepted);
-    }
-    match cluster(row, 1)? {
-        Some(recorded) => Ok(Enrolled::Refused { recorded }),
-        None => Err(ConnectionError::Record("refused for no cluster".into())),
-    }
-}
-
-/// A session in five columns from `at`: pid, start, token, incarnation, since.
-pub(super) fn registered(row: &Row, at: usize) -> Result<Registered, ConnectionError> {
-    let backend = (get(row, at)?, get(row, at + 1)?);
-    let rank = (get(row, at + 2)?, get(row, at + 3)?);
-    session(backend, rank, get(row, at + 4)?)
-}
-
-fn session(
-    (pid, started_us): (i32, i64),
-    (token, incarnation): (i64, i64),
-    since: i64,
-) -> Result<Registered, ConnectionError> {
-    Ok(Registered {
-        backend: Backend { pid, started_us },
-        token: stored_token(token)?,
-        incarnation: stored_incarnation(incarnation)?,
-        since,
-    })
-}
-
-pub(super) const MARK: &str = "m.token, m.incarnation, m.raised_at, m.raised_by, m.repair";
-const SESSION: &str = "s.pid, s.started_us, s.token, s.incarnation, s.since";
-
-/// All records of a kind: the query, and the meaning of its rows.
-pub(super) type All<T> = (String, fn(&Row) -> Result<T, ConnectionError>);
-
-pub(super) fn all_sessions() -> All<(Scope, Registered)> {
-    let sql = format!("SELECT s.scope, {SESSION} FROM {SCHEMA}.sessions s");
-    (sql, |row| Ok((scope(row, 0)?, registered(row, 1)?)))
-}
-
-pub(super) fn all_marks() -> All<(Scope, Mark)> {
-    let sql = format!("SELECT m.scope, {MARK} FROM {SCHEMA}.marks m");
-    (sql, |row| Ok((scope(row, 0)?, mark(row, 1)?)))
+pub(super) fn all_marks() -> String {
+    let mark = mark("m.");
+    format!("SELECT json_build_array(m.scope, {mark})::text FROM {SCHEMA}.marks m")
 }
 
 /// The history of a scope, or the latest ones.
-pub(super) fn histories(of: Option<&Scope>) -> All<(Scope, History)> {
+pub(super) fn histories(of: Option<&Scope>) -> String {
     let which = match of {
         // Scope names need no quoting.
         Some(scope) => format!("WHERE t.scope = '{scope}'"),
         None => format!("ORDER BY t.noted_at DESC LIMIT {}", TakeoverRecord::LISTED),
     };
-    let sql = format!("SELECT t.scope, t.history FROM {SCHEMA}.takeovers t {which}");
-    (sql, history)
-}
-
-fn history(row: &Row) -> Result<(Scope, History), ConnectionError> {
-    let scope = scope(row, 0)?;
-    let history = History::read(&scope, get::<&str>(row, 1)?.as_bytes());
-    Ok((scope, history))
+    format!("SELECT json_build_array(t.scope, t.history)::text FROM {SCHEMA}.takeovers t {which}")
 }
 
 /// One record.
-pub(super) fn all_clusters() -> All<Option<Cluster>> {
-    let sql = format!("SELECT {CLUSTER} FROM {SCHEMA}.store s");
-    (sql, |row| cluster(row, 0))
+pub(super) fn all_clusters() -> String {
+    format!(
+        "SELECT coalesce({}, 'null')::text FROM {SCHEMA}.store s",
+        recorded()
+    )
 }
 
-/// Mark in five columns from `at`: token, incarnation, time, author, the last repair as JSON.
-pub(super) fn mark(row: &Row, at: usize) -> Result<Mark, ConnectionError> {
-    let repair = match get::<Option<&str>>(row, at + 4)? {
-        Some(json) => serde_json::from_str(json)
-            .map_err(|error| ConnectionError::Record(format!("a repair: {error}")))?,
-        None => None,
-    };
-    Ok(Mark {
-        token: stored_token(get(row, at)?)?,
-        incarnation: stored_incarnation(get(row, at + 1)?)?,
-        raised_at: get(row, at + 2)?,
-        raised_by: get(row, at + 3)?,
-        repair,
-    })
-}
-
-/// As [`mark`]; NULL for none.
-fn some_mark(row: &Row, at: usize) -> Result<Option<Mark>, ConnectionError> {
-    match get::<Option<i64>>(row, at)? {
-        Some(_) => mark(row, at).map(Some),
-        None => Ok(None),
-    }
-}
-
-pub(super) const CLUSTER: &str = "s.system_identifier, s.timeline, s.postmaster_us";
-
-/// Cluster in three columns from `at`, NULL if none is recorded.
-pub(super) fn cluster(row: &Row, at: usize) -> Result<Option<Cluster>, ConnectionError> {
-    let (system, timeline): (Option<i64>, Option<i64>) = (get(row, at)?, get(row, at + 1)?);
-    let (Some(system), Some(timeline)) = (system, timeline) else {
-        return Ok(None);
-    };
-    let timeline = u32::try_from(timeline)
-        .map_err(|_| ConnectionError::Record(format!("a timeline {timeline}")))?;
-    Ok(Some(Cluster {
-        system_identifier: system.cast_unsigned(),
-        timeline,
-        postmaster_us: get(row, at + 2)?,
-    }))
-}
-
-pub(super) fn scope(row: &Row, at: usize) -> Result<Scope, ConnectionError> {
-    let name: &str = get(row, at)?;
-    Scope::new(name).map_err(|error| ConnectionError::Record(format!("scope {name:?}: {error}")))
-}
-
-fn stored_token(value: i64) -> Result<Token, ConnectionError> {
-    let value =
-        u64::try_from(value).map_err(|_| ConnectionError::Record(format!("a token {value}")))?;
-    Token::new(value).map_err(|error| ConnectionError::Record(format!("token {value}: {error}")))
-}
-
-fn stored_incarnation(value: i64) -> Result<Incarnation, ConnectionError> {
-    u32::try_from(value)
-        .map(Incarnation::new)
-        .map_err(|_| ConnectionError::Record(format!("an incarnation {value}")))
+pub(super) fn takeovers(read: Vec<(Scope, String)>) -> Vec<(Scope, TakeoverRecord)> {
+    let histories = read.into_iter().map(|(scope, json)| {
+        let history = History::read(&scope, json.as_bytes());
+        (scope, history)
+    });
+    History::list(histories)
 }

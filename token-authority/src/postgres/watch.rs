@@ -12,14 +12,14 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio_postgres::types::Type;
 
-use super::connection::{Arguments, ConnectionError, Purpose, StoreConnection, first, get};
+use super::connection::{Arguments, ConnectionError, Purpose, StoreConnection};
 use super::open;
 use super::options::{Options, SCHEMA};
 use super::own::Locks;
-use super::steps::{self, CLUSTER, MARK};
+use super::steps;
 use super::worker::Backoff;
 use crate::watchers::Watchers;
-use crate::{Answer, AuthorityError, AuthorityId, Change, Cluster, Rank, Scope};
+use crate::{Answer, AuthorityError, AuthorityId, Change, Cluster, Mark, Rank, Scope};
 
 /// Interval of polls without notifications.
 pub(super) const LOOK: Duration = Duration::from_secs(2);
@@ -42,6 +42,9 @@ pub(super) struct WatchState {
     /// Marks of the last poll. While an old transaction holds the horizon back, every poll reads them again.
     marks: HashMap<Scope, Rank>,
 }
+
+/// The horizon, the cluster, and a changed mark, if any.
+type Looked = (String, Option<Cluster>, Option<Scope>, Option<Mark>);
 
 impl StoreReader {
     pub(super) fn new(options: Options, identity: AuthorityId) -> Self {
@@ -135,15 +138,19 @@ impl StoreReader {
     ) -> Result<Vec<Change>, ConnectionError> {
         // If a restored server's transactions are below the horizon, every mark is read.
         let sql = format!(
-            "SELECT pg_snapshot_xmin(pg_current_snapshot())::text, {CLUSTER}, m.scope, {MARK} \
+            "SELECT json_build_array(
+                pg_snapshot_xmin(pg_current_snapshot())::text, {}, m.scope, {})::text \
              FROM {SCHEMA}.store s LEFT JOIN {SCHEMA}.marks m ON m.changed >= CASE \
-                WHEN pg_snapshot_xmax(pg_current_snapshot()) < $1::text::xid8 THEN '0' ELSE $1::text::xid8 END"
+                WHEN pg_snapshot_xmax(pg_current_snapshot()) < $1::text::xid8 THEN '0' ELSE $1::text::xid8 END",
+            steps::recorded(),
+            steps::mark("m.")
         );
         let arguments: &Arguments<'_> = &[(&told.horizon, Type::TEXT)];
         let bound = self.options.timeout;
         let rows = link.own(bound, Locks::Look, &sql, arguments).await?;
-        let first = first(&rows)?;
-        let cluster = steps::cluster(first, 1)?;
+        let rows: Result<Vec<Looked>, _> = rows.iter().map(steps::read).collect();
+        let rows = rows?;
+        let (horizon, cluster, ..) = rows.first().cloned().ok_or_else(ConnectionError::no_row)?;
         let (mut changes, mut marks) = (Vec::new(), HashMap::new());
         if let Some(cluster) = cluster
             && told.cluster != Some(cluster)
@@ -151,9 +158,8 @@ impl StoreReader {
         {
             changes.push(Change::Cluster(cluster));
         }
-        for row in &rows {
-            if get::<Option<&str>>(row, 4)?.is_some() {
-                let (scope, mark) = (steps::scope(row, 4)?, steps::mark(row, 5)?);
+        for row in rows {
+            if let (.., Some(scope), Some(mark)) = row {
                 marks.insert(scope.clone(), mark.rank());
                 if told.marks.get(&scope) != Some(&mark.rank()) {
                     changes.push(Change::Mark(scope, mark));
@@ -162,7 +168,7 @@ impl StoreReader {
         }
         told.cluster = cluster;
         told.marks = marks;
-        told.horizon = Some(get(first, 0)?);
+        told.horizon = Some(horizon);
         Ok(changes)
     }
 }

@@ -120,7 +120,7 @@ impl Worker {
         let columns = steps::together(&declarations, batch.gone);
         let rows = self.step("declare_and_forget", &columns).await;
         let answers = rows.and_then(|rows| {
-            let answers: Result<Vec<_>, _> = rows.iter().map(steps::declared).collect();
+            let answers: Result<Vec<(usize, Declared)>, _> = rows.iter().map(steps::read).collect();
             answers.map_err(|error| error.into_authority(&self.place))
         });
         let done = answers.as_ref().map(|_| ()).map_err(Clone::clone);

@@ -73,6 +73,8 @@ fn of_record(record: &Record) -> String {
     match &record.reason {
         Some(reason) if record.statement.is_some() => what.push(format!("({reason})")),
         Some(reason) => what.push(reason.clone()),
+        // Between two statements.
+        None if record.kind == "session_ended" => what.push("its session".to_owned()),
         None => {}
     }
     let cells = [

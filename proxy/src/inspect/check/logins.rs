@@ -19,17 +19,9 @@ use crate::config::Config;
 use crate::local;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Method {
-    Nothing,
-    Password,
-    Md5,
-    Scram,
-    Other(i32),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Legs {
-    method: Method,
+    /// PostgreSQL's code for what it asks for.
+    method: i32,
     client: Encryption,
     server: Encryption,
     /// Both legs show one certificate.
@@ -57,12 +49,12 @@ impl Legs {
     const fn relay(self, pool: &Pool) -> Works {
         use Encryption::Tls;
         match (pool, self.method, self.client, self.server) {
-            (Pool::Transaction(_), Method::Nothing, ..) => Works::Yes,
+            (Pool::Transaction(_), kind::OK, ..) => Works::Yes,
             (Pool::Transaction(_), ..) => Works::Limited(
                 "works with pool = session, or for users that PostgreSQL asks for nothing",
                 "set auth = \"scram\" or \"password\", or pool = \"session\", or let pg_hba.conf trust pgpalisade",
             ),
-            (Pool::Session, Method::Scram, Tls, Tls) if !self.is_one_certificate => Works::Limited(
+            (Pool::Session, kind::SASL, Tls, Tls) if !self.is_one_certificate => Works::Limited(
                 "works for clients without TLS or with channel_binding=disable only",
                 "set auth = \"scram\" or \"password\", or give pgpalisade the certificate and the key of PostgreSQL",
             ),
@@ -72,7 +64,7 @@ impl Legs {
 
     const fn scram(self) -> Works {
         match self.method {
-            Method::Scram | Method::Nothing => Works::Yes,
+            kind::SASL | kind::OK => Works::Yes,
             _ => Works::No("does not work: pg_hba.conf must ask for scram-sha-256"),
         }
     }
@@ -80,11 +72,13 @@ impl Legs {
     const fn password(self) -> Works {
         match (self.client, self.method, self.server) {
             (Encryption::None, ..) => Works::No("does not work: tls.mode is off"),
-            (_, Method::Other(_), _) => Works::No("does not work: PostgreSQL asks for no password"),
-            (_, Method::Password, Encryption::None) => {
+            (_, kind::CLEARTEXT_PASSWORD, Encryption::None) => {
                 Works::No("does not work: the password would go to PostgreSQL unencrypted")
             }
-            _ => Works::Yes,
+            (_, kind::OK | kind::CLEARTEXT_PASSWORD | kind::MD5_PASSWORD | kind::SASL, _) => {
+                Works::Yes
+            }
+            _ => Works::No("does not work: PostgreSQL asks for no password"),
         }
     }
 }
@@ -106,11 +100,11 @@ pub(super) async fn check(config: &Config, within: Duration) -> CheckResult {
 
 fn judge(auth: &Auth, pool: &Pool, user: &str, legs: Legs) -> CheckResult {
     let asked = match legs.method {
-        Method::Nothing => "nothing".to_owned(),
-        Method::Password => "a clear-text password".to_owned(),
-        Method::Md5 => "md5".to_owned(),
-        Method::Scram => "SCRAM".to_owned(),
-        Method::Other(code) => format!("a method with code {code}"),
+        kind::OK => "nothing".to_owned(),
+        kind::CLEARTEXT_PASSWORD => "a clear-text password".to_owned(),
+        kind::MD5_PASSWORD => "md5".to_owned(),
+        kind::SASL => "SCRAM".to_owned(),
+        code => format!("a method with code {code}"),
     };
     let (relay, scram, password) = (legs.relay(pool), legs.scram(), legs.password());
     let seen = format!(
@@ -190,7 +184,7 @@ async fn look(config: &Config, user: &str, database: &str) -> Result<Legs, Strin
     })
 }
 
-fn method(answer: &[u8]) -> Result<Option<Method>, String> {
+fn method(answer: &[u8]) -> Result<Option<i32>, String> {
     let Some(header) = header::parse(answer, |_| 64 * 1024).map_err(|error| error.to_string())?
     else {
         return Ok(None);
@@ -199,11 +193,7 @@ fn method(answer: &[u8]) -> Result<Option<Method>, String> {
         return Ok(None);
     };
     match (header.tag, backend::authentication_kind(body)) {
-        (b'R', Some(kind::OK)) => Ok(Some(Method::Nothing)),
-        (b'R', Some(kind::CLEARTEXT_PASSWORD)) => Ok(Some(Method::Password)),
-        (b'R', Some(kind::MD5_PASSWORD)) => Ok(Some(Method::Md5)),
-        (b'R', Some(kind::SASL)) => Ok(Some(Method::Scram)),
-        (b'R', Some(other)) => Ok(Some(Method::Other(other))),
+        (b'R', Some(method)) => Ok(Some(method)),
         _ => Err("PostgreSQL refuses the login".to_owned()),
     }
 }
@@ -224,7 +214,7 @@ mod tests {
         let found = ways.each_ref().map(|auth| outcome(auth, &Pool::Session));
         assert_eq!(found, expect, "{legs:?}");
         let [relay, others @ ..] = ways.each_ref().map(|auth| outcome(auth, &transaction()));
-        let is_asked = legs.method != Method::Nothing;
+        let is_asked = legs.method != kind::OK;
         let expected = if is_asked {
             CheckOutcome::Warn
         } else {
@@ -261,22 +251,28 @@ mod tests {
         };
         let (tls, none) = (Encryption::Tls, Encryption::None);
         let (same, other) = (true, false);
-        outcomes(legs(Method::Scram, tls, tls, other), [Warn, Ok, Ok]);
-        outcomes(legs(Method::Scram, tls, tls, same), [Ok, Ok, Ok]);
-        outcomes(legs(Method::Scram, none, tls, other), [Ok, Ok, Fail]);
-        outcomes(legs(Method::Scram, tls, none, other), [Ok, Ok, Ok]);
-        outcomes(legs(Method::Md5, tls, tls, other), [Ok, Fail, Ok]);
-        outcomes(legs(Method::Password, tls, tls, other), [Ok, Fail, Ok]);
-        outcomes(legs(Method::Password, tls, none, other), [Ok, Fail, Fail]);
-        outcomes(legs(Method::Nothing, tls, none, other), [Ok, Ok, Ok]);
-        outcomes(legs(Method::Other(7), tls, none, other), [Ok, Fail, Fail]);
+        outcomes(legs(kind::SASL, tls, tls, other), [Warn, Ok, Ok]);
+        outcomes(legs(kind::SASL, tls, tls, same), [Ok, Ok, Ok]);
+        outcomes(legs(kind::SASL, none, tls, other), [Ok, Ok, Fail]);
+        outcomes(legs(kind::SASL, tls, none, other), [Ok, Ok, Ok]);
+        outcomes(legs(kind::MD5_PASSWORD, tls, tls, other), [Ok, Fail, Ok]);
+        outcomes(
+            legs(kind::CLEARTEXT_PASSWORD, tls, tls, other),
+            [Ok, Fail, Ok],
+        );
+        outcomes(
+            legs(kind::CLEARTEXT_PASSWORD, tls, none, other),
+            [Ok, Fail, Fail],
+        );
+        outcomes(legs(kind::OK, tls, none, other), [Ok, Ok, Ok]);
+        outcomes(legs(7, tls, none, other), [Ok, Fail, Fail]);
     }
 
     #[test]
     fn the_first_message() {
         assert_eq!(method(b"R\0\0\0\x08\0\0"), Ok(None));
-        assert_eq!(method(b"R\0\0\0\x08\0\0\0\x0a"), Ok(Some(Method::Scram)));
-        assert_eq!(method(b"R\0\0\0\x08\0\0\0\x07"), Ok(Some(Method::Other(7))));
+        assert_eq!(method(b"R\0\0\0\x08\0\0\0\x0a"), Ok(Some(kind::SASL)));
+        assert_eq!(method(b"R\0\0\0\x08\0\0\0\x07"), Ok(Some(7)));
         assert!(method(b"E\0\0\0\x08\0\0\0\0").is_err());
         assert!(method(b"R\0\0\0\x05\0").is_err());
         assert!(method(b"R\xff\0\0\x05\0").is_err());

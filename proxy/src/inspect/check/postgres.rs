@@ -13,7 +13,7 @@ use super::super::cluster::{self, PreparedTransaction};
 use super::super::finding::{Check, CheckResult, listed};
 use super::super::hosts::{Chosen, Host, HostRole};
 use super::super::probe::{Probe, ProbeError};
-use super::{FindingSink, witness};
+use super::witness;
 use crate::config::{AuthorityLocation, Config};
 
 pub(super) const CHECKS: RangeInclusive<Check> = Check::Primary..=Check::Witness;
@@ -32,22 +32,22 @@ pub(super) async fn checks(
     hosts: &[Host],
     proxies: NonZeroUsize,
     within: Duration,
-    report: &mut FindingSink<'_>,
+    report: &mut dyn FnMut(Check, CheckResult),
 ) {
-    report.add(Check::Primary, primary(control, hosts));
-    report.add(Check::Rights, rights(control));
-    report.add(Check::Superusers, superusers(control).await);
-    report.add(Check::Direct, direct(control));
-    report.add(
+    report(Check::Primary, primary(control, hosts));
+    report(Check::Rights, rights(control));
+    report(Check::Superusers, superusers(control).await);
+    report(Check::Direct, direct(control));
+    report(
         Check::SameServer,
         same_server(config, control, within).await,
     );
-    report.add(
+    report(
         Check::Connections,
         connections(config, control, proxies).await,
     );
-    report.add(Check::Prepared, prepared(control).await);
-    report.add(Check::Witness, witness(config, control).await);
+    report(Check::Prepared, prepared(control).await.into());
+    report(Check::Witness, witness(config, control).await);
 }
 
 fn primary(control: &Chosen, hosts: &[Host]) -> CheckResult {
