@@ -86,7 +86,7 @@ fn check_scope(name: &str) -> Result<(), String> {
         .map_err(|error| error.to_string())
 }
 
-/// Reads one byte above the limit at most. A file of nothing is one that could not be written.
+/// Reads one byte above the limit at most. A file without a byte is one that could not be written.
 fn text(path: &Path) -> Result<String, String> {
     let file =
         std::fs::File::open(path).map_err(|error| format!("cannot open the file: {error}"))?;
@@ -94,7 +94,7 @@ fn text(path: &Path) -> Result<String, String> {
     file.take(POLICY_BYTES_MAX as u64 + 1)
         .read_to_string(&mut text)
         .map_err(|error| format!("cannot read the file: {error}"))?;
-    if text.trim_ascii().is_empty() {
+    if text.is_empty() {
         return Err("the file is empty (for the defaults, write a comment into it)".into());
     }
     Ok(text)

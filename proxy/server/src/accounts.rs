@@ -10,7 +10,6 @@ use parking_lot::RwLock;
 use pgpalisade_logins::{Account, Mocks, Shapes, UsersFile};
 use pgpalisade_tls::{Login, Secret, SslSettings, read_secret};
 
-use crate::backends::OpenError;
 use crate::certificates::ClientTls;
 use crate::timers::Timers;
 use crate::transport::Socket;
@@ -60,13 +59,10 @@ impl OwnRoles {
         }
     }
 
-    /// Refuses a client whose `user` this server has let in unasked, if it is one of them.
-    pub(crate) fn check(&self, user: &[u8], server: &Socket) -> Result<(), OpenError> {
-        let may_be_proxys = server.is_local() || self.shows_certificate;
-        match self.names.iter().find(|own| own.as_bytes() == user) {
-            Some(own) if may_be_proxys => Err(OpenError::OwnRole(own.clone())),
-            _ => Ok(()),
-        }
+    /// Whether this server may have let in the proxy, not the client that names this user, if it has asked for nothing.
+    pub(crate) fn are_meant(&self, user: &[u8], server: &Socket) -> bool {
+        let may_be_known = server.is_local() || self.shows_certificate;
+        may_be_known && self.names.iter().any(|own| own.as_bytes() == user)
     }
 }
 

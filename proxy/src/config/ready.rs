@@ -112,7 +112,8 @@ impl Config {
         control::addresses(&self.control.expose().config)
     }
 
-    /// Roles of the control connection and of the store, and the one that PostgreSQL's method `peer` gives this process.
+    /// Roles of the control connection and of the store, and the one that PostgreSQL's method `peer` gives this
+    /// process.
     pub(crate) fn own_roles(&self) -> Vec<String> {
         let control = self.control.expose().config.get_user();
         let store = match &self.takeover.authority {

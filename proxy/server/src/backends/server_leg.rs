@@ -88,8 +88,9 @@ impl<'a> ServerLeg<'a> {
     ) -> Result<(), OpenError> {
         let body = request.get(HEADER_LEN..).unwrap_or_default();
         let is_unasked = backend::authentication_kind(body) == Some(kind::OK);
-        if is_unasked && let Some(own) = self.own {
-            own.check(self.user, self.socket)?;
+        let own = self.own.filter(|_| is_unasked);
+        if own.is_some_and(|own| own.are_meant(self.user, self.socket)) {
+            return Err(OpenError::OwnRole(self.user_text()));
         }
         let Some(credentials) = credentials else {
             return if is_unasked {

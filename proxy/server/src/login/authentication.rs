@@ -14,7 +14,7 @@ use super::LoginError;
 use super::channel_binding::Binding;
 use super::exchange::Exchange;
 use crate::accounts::Logins;
-use crate::backends::next_message;
+use crate::backends::{OpenError, next_message};
 use crate::pending_logins::PendingLogin;
 use crate::transport::Socket;
 
@@ -76,7 +76,10 @@ pub(super) async fn relay(
                     progress = on_authentication(body, pending);
                     if is_unasked && matches!(progress, Progress::Starting) {
                         let own = logins.own_roles();
-                        own.map_or(Ok(()), |own| own.check(user, server))?;
+                        if own.is_some_and(|own| own.are_meant(user, server)) {
+                            let user = String::from_utf8_lossy(user).into_owned();
+                            return Err(OpenError::OwnRole(user).into());
+                        }
                     }
                     out.extend_from_slice(&binding.offered(message.clone(), body));
                 }
