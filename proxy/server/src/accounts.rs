@@ -16,6 +16,9 @@ use crate::transport::Socket;
 use auth_query::AuthQuery;
 pub use auth_query::LookupError;
 
+/// Longest name of a role: <https://www.postgresql.org/docs/current/limits.html>
+const NAME_BYTES: usize = 63;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Auth {
     Relay,
@@ -62,6 +65,8 @@ impl OwnRoles {
     /// Whether this server may have let in the proxy, not the client that names this user, if it has asked for nothing.
     pub(crate) fn are_meant(&self, user: &[u8], server: &Socket) -> bool {
         let may_be_known = server.is_local() || self.shows_certificate;
+        // PostgreSQL cuts a longer name.
+        let user = user.get(..NAME_BYTES).unwrap_or(user);
         may_be_known && self.names.iter().any(|own| own.as_bytes() == user)
     }
 }

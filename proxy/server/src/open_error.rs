@@ -20,7 +20,7 @@ const TEMPORARY: [&[u8]; 2] = [b"53", b"57"];
 
 const NO_CREDENTIALS: &str = "Use auth = \"scram\" or auth = \"password\", or pool = \"session\".";
 
-const UNASKED: &str = "PostgreSQL asked for nothing: it may have let in the proxy, by its process's user or certificate.";
+const UNASKED: &str = "PostgreSQL asked for nothing: it may have let in the proxy, by its system user or certificate.";
 const OTHER_ROLE: &str = "Log in as another role, or let pg_hba.conf ask this one for a password.";
 
 const NO_PLACE: &str = "All connections of backends.max were in use.";
