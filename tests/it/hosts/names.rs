@@ -107,7 +107,8 @@ fn one_address_that_leads_elsewhere() {
         upstream: dir.path().display().to_string(),
         control: "user=postgres dbname=postgres".to_owned(),
         ..Options::new(&primary)
-    };
+    }
+    .with_own_role(&primary);
     let proxy = Proxy::start_with(options);
     let mut old = leader(&proxy.endpoint(), "33");
     old.ok("INSERT INTO jobs VALUES (1)");
