@@ -9,7 +9,7 @@ use super::in_flight::Request;
 use super::judgement::{Judged, lifetime};
 use super::read_only::{AccessChange, WriteAccess};
 use super::{ReadWriteRequest, Session};
-use crate::fence::{Leave, Name, Pipeline, PreparedText, Unguarded, Unmet};
+use crate::fence::{Leave, Name, Pipeline, PreparedText, Unguarded, Unmet, end_of_failed};
 use crate::rejection::{Rejection, RejectionKind};
 use crate::wire::backend::TransactionStatus;
 use crate::wire::encode;
@@ -158,17 +158,19 @@ impl Session {
         if self.client.state.status() == TransactionStatus::Idle {
             return None;
         }
-        if !self.server.read_only.guards_after_the_end() {
-            return None;
-        }
-        let mut has_ended = false;
+        let is_undone = self.is_failed();
+        let mut guards = false;
         for (at, statement) in verdict.statements.iter().enumerate() {
             for control in &statement.controls {
-                has_ended |= match control {
+                let begins_another = match control {
                     Control::Commit { chain } | Control::Rollback { chain } => *chain == Chain::No,
                     other => matches!(other, Control::PrepareTransaction),
                 };
-                if has_ended && (control.sets_token() || control.resets_token()) {
+                if begins_another {
+                    let undone = end_of_failed(control).filter(|_| is_undone);
+                    let end = undone.as_ref().unwrap_or(control);
+                    guards |= self.server.read_only.guards_after(end);
+                } else if (control.sets_token() || control.resets_token()) && guards {
                     return verdict.statements.get(at + 1..);
                 }
             }

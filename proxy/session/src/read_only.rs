@@ -7,7 +7,7 @@
 //!
 //! Source: <https://www.postgresql.org/docs/current/runtime-config-client.html#GUC-DEFAULT-TRANSACTION-READ-ONLY>
 
-use pgpalisade_policies::{Access, AccessShow, Lifetime, Statement};
+use pgpalisade_policies::{Access, AccessShow, Control, Lifetime, Statement};
 
 use super::access_mode::{IN_HOT_STANDBY, Reported};
 use crate::fence::{Guard, Leave, TransactionAccess, ends_transaction};
@@ -38,6 +38,10 @@ pub enum AccessChange {
 enum Owner {
     Proxy,
     Client,
+    /// The client until the open transaction ends, then the proxy.
+    ClientForTransaction,
+    /// The proxy, if a rollback has undone its change to read-write.
+    Returned,
     /// The client, if its reset of the setting is committed.
     Reset,
 }
@@ -47,8 +51,11 @@ enum Owner {
 enum ReadWriteChange {
     NotDue,
     Due,
-    /// It counts as undone when the transaction ends, however that ends.
     Done,
+    /// Its transaction is being committed, unless an error comes first.
+    Committed,
+    /// An error has undone it, unless a savepoint or a commit came after it.
+    Undone,
 }
 
 /// The read-only guard of a session.
@@ -113,14 +120,23 @@ impl ReadOnlyGuard {
             TransactionAccess::Guarded => true,
             TransactionAccess::Asked => false,
             // It began in a pipeline, after another had ended.
-            TransactionAccess::Open => self.owner != Owner::Client,
+            TransactionAccess::Open => {
+                !matches!(self.owner, Owner::Client | Owner::ClientForTransaction)
+            }
         };
         is_guarded.then_some(AccessChange::ReadWrite(lifetime))
     }
 
     /// Whether the transaction that begins after the end of the open one may be read-only because of the proxy.
-    pub(super) fn guards_after_the_end(&self) -> bool {
-        self.owner != Owner::Client || self.read_write == ReadWriteChange::Done
+    pub(super) fn guards_after(&self, end: &Control) -> bool {
+        match (self.owner, self.read_write) {
+            (
+                Owner::Client,
+                ReadWriteChange::NotDue | ReadWriteChange::Due | ReadWriteChange::Committed,
+            ) => false,
+            (Owner::Client, ReadWriteChange::Done) => matches!(end, Control::Rollback { .. }),
+            _ => true,
+        }
     }
 
     /// Notes a token declared in a pipeline: what follows in it may write.
@@ -128,9 +144,12 @@ impl ReadOnlyGuard {
         self.read_write = ReadWriteChange::Due;
     }
 
-    /// Notes a token declared after an end that [guards](Self::guards_after_the_end): what follows it may write.
+    /// Notes a token declared after an end that [guards](Self::guards_after): what follows it may write.
     pub(super) fn read_write_after_end(&mut self) {
-        self.end_transaction();
+        // The end undoes a change in the open transaction.
+        if self.owner == Owner::Client {
+            self.owner = Owner::Returned;
+        }
         self.read_write_later();
     }
 
@@ -147,9 +166,12 @@ impl ReadOnlyGuard {
     pub(super) const fn on_set_access(&mut self, change: AccessChange) {
         self.owner = match (change, self.owner) {
             (AccessChange::Guard, _) => Owner::Proxy,
+            (AccessChange::ReadWrite(Lifetime::Local), Owner::Proxy) => Owner::ClientForTransaction,
             // What was in doubt before the transaction is so after it.
-            (AccessChange::ReadWrite(Lifetime::Local), Owner::Reset) => Owner::Reset,
-            (AccessChange::Release | AccessChange::ReadWrite(_), _) => Owner::Client,
+            (AccessChange::ReadWrite(Lifetime::Local), owner) => owner,
+            (AccessChange::Release | AccessChange::ReadWrite(Lifetime::Session), _) => {
+                Owner::Client
+            }
         };
         if matches!(change, AccessChange::Guard) {
             self.process = Process::Asked;
@@ -218,9 +240,10 @@ impl ReadOnlyGuard {
     /// Applies a text that is sent with this permission, and the guard after it.
     pub(super) fn on_sent(&mut self, guard: Guard, statements: &[Statement], leave: Leave) {
         self.guard = guard;
-        let mut controls = statements.iter().flat_map(|statement| &statement.controls);
-        if controls.any(ends_transaction) {
-            self.end_transaction();
+        for control in statements.iter().flat_map(|statement| &statement.controls) {
+            if ends_transaction(control) {
+                self.on_end(control);
+            }
         }
         let resets = || statements.iter().any(Statement::may_reset_default_access);
         // A session that may only read changes the setting by nothing else.
@@ -233,19 +256,32 @@ impl ReadOnlyGuard {
     /// Notes that something is sent which may reset the default: the value may then come from a configuration file,
     /// which a reload changes before the server reports it.
     pub(super) fn on_reset_sent(&mut self) {
-        if self.guards_after_the_end() {
+        if self.owner != Owner::Client {
             self.owner = Owner::Reset;
         }
     }
 
-    /// Notes the end of a transaction, after which the same query or pipeline may go on. Whether it has undone a
-    /// change to read-write is not asked: the default is set again, for whichever side is to own it.
-    #[inline]
-    fn end_transaction(&mut self) {
-        if self.read_write == ReadWriteChange::Done && self.owner == Owner::Client {
-            self.owner = Owner::Proxy;
+    /// Notes the end of a transaction, after which the same query or pipeline may go on.
+    fn on_end(&mut self, control: &Control) {
+        match (self.owner, control, self.read_write) {
+            (Owner::ClientForTransaction, ..) => self.owner = Owner::Proxy,
+            (_, Control::Rollback { .. }, ReadWriteChange::Done)
+            | (_, _, ReadWriteChange::Undone) => self.owner = Owner::Returned,
+            (_, Control::Commit { .. } | Control::PrepareTransaction, ReadWriteChange::Done) => {
+                self.read_write = ReadWriteChange::Committed;
+            }
+            _ => {}
         }
-        self.read_write = ReadWriteChange::NotDue;
+    }
+
+    /// Notes an error of the server.
+    pub(super) const fn on_error(&mut self) {
+        if matches!(
+            self.read_write,
+            ReadWriteChange::Done | ReadWriteChange::Committed
+        ) {
+            self.read_write = ReadWriteChange::Undone;
+        }
     }
 
     /// Notes that a statement of the client has completed.
@@ -257,9 +293,8 @@ impl ReadOnlyGuard {
     /// Applies a report and says whether the client gets it now: a session that may write owns the setting.
     pub(super) fn on_report(&mut self, reported: Access, access: WriteAccess) -> bool {
         self.reported.default = Some(reported);
-        if self.read_write == ReadWriteChange::Done && reported == Access::ReadOnly {
-            // An error has undone it.
-            self.owner = Owner::Proxy;
+        if self.read_write == ReadWriteChange::Undone && reported == Access::ReadOnly {
+            self.owner = Owner::Returned;
             return false;
         }
         access == WriteAccess::MayWrite
@@ -275,8 +310,12 @@ impl ReadOnlyGuard {
     #[inline]
     pub(super) fn on_ready(&mut self, status: TransactionStatus) {
         self.guard = self.guard.answered();
-        if status == TransactionStatus::Idle {
-            self.on_idle();
+        match status {
+            TransactionStatus::Idle => self.on_idle(),
+            TransactionStatus::InTransaction if self.read_write == ReadWriteChange::Undone => {
+                self.read_write = ReadWriteChange::Done;
+            }
+            TransactionStatus::InTransaction | TransactionStatus::Failed => {}
         }
     }
 
@@ -289,15 +328,26 @@ impl ReadOnlyGuard {
     /// Default to report to a client that knows of `told`, if any. The guard is hidden from a session that may not
     /// write.
     pub(super) fn tell(&self, access: WriteAccess, told: Option<Access>) -> Option<Access> {
-        let is_ours = access == WriteAccess::MayNotWrite || self.owner == Owner::Proxy;
+        let is_ours = access == WriteAccess::MayNotWrite || self.is_proxys();
         let hides = is_ours && !self.is_stated;
         let default = self.reported.default;
         default.filter(|_| !hides && self.is_untold(told))
     }
 
+    const fn is_proxys(&self) -> bool {
+        matches!(self.owner, Owner::Proxy | Owner::Returned)
+    }
+
     #[inline]
     fn on_idle(&mut self) {
-        self.end_transaction();
+        // Not always reported: in one request cycle the default may have changed and returned.
+        let is_undone = self.read_write == ReadWriteChange::Undone;
+        self.read_write = ReadWriteChange::NotDue;
+        self.owner = match self.owner {
+            Owner::ClientForTransaction => Owner::Proxy,
+            Owner::Client if is_undone => Owner::Returned,
+            owner => owner,
+        };
         let transaction = match (self.owner, self.process, self.reported.default) {
             (Owner::Proxy, Process::Confirmed, Some(Access::ReadOnly)) => {
                 TransactionAccess::Guarded
@@ -317,7 +367,7 @@ impl ReadOnlyGuard {
         told: Option<Access>,
     ) -> Option<Access> {
         let is_ours = match show {
-            AccessShow::Default => self.owner == Owner::Proxy,
+            AccessShow::Default => self.is_proxys(),
             AccessShow::Transaction => {
                 // One that follows an end in the same pipeline may be guarded since.
                 let is_guarded = match transaction {
@@ -456,10 +506,9 @@ mod tests {
         guard.on_ready(Idle);
         assert_eq!(guard.due_outside(MayNotWrite), None);
         guard.on_set_access(AccessChange::ReadWrite(Lifetime::Session));
-        assert!(guard.on_report(ReadWrite, MayWrite));
         guard.on_ready(Idle);
-        // The end may have undone it.
-        assert_eq!(guard.due_outside(MayWrite), Some(AccessChange::Release));
+        assert_eq!(guard.due_outside(MayWrite), None);
+        // A rollback restores the guard, but nothing relies on that.
         assert_eq!(guard.due_outside(MayNotWrite), Some(AccessChange::Guard));
     }
 
@@ -471,18 +520,16 @@ mod tests {
         send(&mut guard, "BEGIN");
         guard.on_set_access(AccessChange::ReadWrite(Lifetime::Session));
         assert!(guard.on_report(ReadWrite, MayWrite));
+        guard.on_error();
         assert!(!guard.on_report(ReadOnly, MayWrite));
         guard.on_ready(TransactionStatus::Failed);
         assert_eq!(guard.tell(MayWrite, Some(ReadWrite)), None);
-        // A savepoint has kept the change.
-        let mut kept = guarded();
-        kept.on_set_access(AccessChange::ReadWrite(Lifetime::Session));
-        kept.on_report(ReadOnly, MayWrite);
-        kept.on_report(ReadWrite, MayWrite);
-        kept.on_ready(Idle);
-        assert_eq!(kept.due_outside(MayNotWrite), Some(AccessChange::Guard));
         guard.on_ready(Idle);
-        assert_eq!(guard.due_outside(MayNotWrite), None);
+        assert_eq!(
+            guard.due_outside(MayNotWrite),
+            Some(AccessChange::Guard),
+            "a savepoint may have kept the change"
+        );
         assert_eq!(guard.tell(MayNotWrite, Some(ReadWrite)), None);
         assert_eq!(
             guard.shown_for(
@@ -498,27 +545,25 @@ mod tests {
     /// Whether the change was undone is not known, so the default is set again, whoever is to have it.
     #[test]
     fn after_a_change_that_may_be_undone_the_default_is_set_again() {
-        for (end, reported, guard_due) in [
-            ("ROLLBACK", ReadOnly, None),
-            ("COMMIT", ReadWrite, Some(AccessChange::Guard)),
-            ("COMMIT; SELECT f()", ReadOnly, None),
-            ("RESET ALL; COMMIT", ReadOnly, Some(AccessChange::Guard)),
-            ("COMMIT; RESET ALL", ReadOnly, Some(AccessChange::Guard)),
+        type Step = fn(&mut ReadOnlyGuard);
+        let rolled_back: Step = |guard| send(guard, "ROLLBACK");
+        let failed: Step = ReadOnlyGuard::on_error;
+        let committed: Step = |guard| send(guard, "COMMIT AND CHAIN");
+        for (steps, is_undone) in [
+            (&[rolled_back][..], true),
+            (&[failed], true),
+            (&[committed, failed], true),
+            (&[committed], false),
+            (&[committed, rolled_back], false),
         ] {
-            for lifetime in [Lifetime::Session, Lifetime::Local] {
-                let mut guard = guarded();
-                send(&mut guard, "BEGIN");
-                guard.on_set_access(AccessChange::ReadWrite(lifetime));
-                send(&mut guard, end);
-                guard.on_report(reported, MayWrite);
-                guard.on_ready(Idle);
-                let due = [MayWrite, MayNotWrite].map(|access| guard.due_outside(access));
-                assert_eq!(
-                    due,
-                    [Some(AccessChange::Release), guard_due],
-                    "{end} {lifetime:?}"
-                );
-            }
+            let mut guard = guarded();
+            send(&mut guard, "BEGIN");
+            guard.on_set_access(AccessChange::ReadWrite(Lifetime::Session));
+            steps.iter().for_each(|step| step(&mut guard));
+            guard.on_ready(Idle);
+            let release = is_undone.then_some(AccessChange::Release);
+            assert_eq!(guard.due_outside(MayWrite), release);
+            assert_eq!(guard.due_outside(MayNotWrite), Some(AccessChange::Guard));
         }
         let mut guard = guarded();
         send(&mut guard, "RESET ALL");
@@ -529,6 +574,7 @@ mod tests {
         let mut guard = guarded();
         send(&mut guard, "BEGIN");
         guard.on_set_access(AccessChange::ReadWrite(Lifetime::Session));
+        guard.on_error();
         send(&mut guard, "COMMIT AND CHAIN");
         guard.on_ready(InTransaction);
         assert!(guard.due_inside(Lifetime::Session).is_some());

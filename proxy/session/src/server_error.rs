@@ -29,6 +29,7 @@ impl Session {
         }
         self.client.state.on_error();
         self.doubt_settings();
+        self.server.read_only.on_error();
         if !fatal && let Some(unclear) = self.unclear_after(sqlstate) {
             encode::put_raw(&mut self.output.to_client, tag::ERROR, body);
             return self.end_for_violation(unclear).into();
