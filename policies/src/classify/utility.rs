@@ -4,8 +4,8 @@
 
 use pg_query::NodeEnum;
 use pg_query::protobuf::{
-    AlterTableCmd, AlterTableStmt, DropBehavior, DropStmt, GrantStmt, GrantTargetType, Node,
-    ObjectType, ReindexObjectType, RenameStmt,
+    DropBehavior, DropStmt, GrantStmt, GrantTargetType, Node, ObjectType, ReindexObjectType,
+    RenameStmt,
 };
 
 use crate::effects::{Category, Tables};
@@ -27,7 +27,14 @@ pub(super) fn look(node: &NodeEnum) -> Result<Found, UnknownShape> {
         Touched::Seen => (found.writes.and(found.reads.clone()), found.reads),
         Touched::Objects(names) => (Tables::named(names), found.reads),
         Touched::NoTable => (Tables::none(), Tables::none()),
-        Touched::Unknown => (found.writes.and_others(), found.reads.and_others()),
+        Touched::AndOthers => (found.writes.and_others(), found.reads.and_others()),
+        Touched::Unknown => (Tables::unknown(), Tables::unknown()),
+    };
+    // CASCADE also reaches unknown objects that depend on the tables.
+    let (writes, reads) = if cascades(node) {
+        (writes.and_others(), reads.and_others())
+    } else {
+        (writes, reads)
     };
     Ok(Found {
         why: Some(WriteReason::Kind(kinds::name(node))),
@@ -49,7 +56,9 @@ enum Touched {
     Objects(Vec<ObjectName>),
     /// No table is touched.
     NoTable,
-    /// The text does not say.
+    /// By their names in it, and others.
+    AndOthers,
+    /// The text does not say, or names another object.
     Unknown,
 }
 
@@ -57,20 +66,21 @@ fn touched(node: &NodeEnum) -> Touched {
     use NodeEnum as N;
     match node {
         N::NotifyStmt(_) => Touched::NoTable,
-        N::TruncateStmt(truncate) => unless_cascaded(truncate.behavior),
-        N::AlterTableStmt(alter) => alter_table(alter),
+        N::AlterTableStmt(alter) => of_table_like(alter.objtype),
         N::RenameStmt(rename) => rename_of(rename),
         N::AlterObjectSchemaStmt(alter) => of_table_like(alter.object_type),
         N::GrantStmt(grant) => grant_on(grant),
         N::ReindexStmt(reindex) if reindex.kind == ReindexObjectType::ReindexObjectTable as i32 => {
             Touched::Named
         }
+        N::ReindexStmt(_) | N::CompositeTypeStmt(_) => Touched::Unknown,
         N::DropStmt(drop) => dropped(drop),
         N::CommentStmt(comment) => objects(comment.objtype, comment.object.as_deref()),
         N::SecLabelStmt(label) => objects(label.objtype, label.object.as_deref()),
         // A rule "_RETURN" makes a view up to PostgreSQL 15.
         N::ViewStmt(_) | N::RuleStmt(_) => Touched::Seen,
-        N::CreateStmt(_)
+        N::TruncateStmt(_)
+        | N::CreateStmt(_)
         | N::CreateForeignTableStmt(_)
         | N::CreateTableAsStmt(_)
         | N::IndexStmt(_)
@@ -83,7 +93,7 @@ fn touched(node: &NodeEnum) -> Touched {
         | N::VacuumStmt(_)
         | N::ClusterStmt(_)
         | N::RefreshMatViewStmt(_) => Touched::Named,
-        _ => Touched::Unknown,
+        _ => Touched::AndOthers,
     }
 }
 
@@ -106,12 +116,16 @@ fn new_name(node: &NodeEnum) -> Option<ObjectName> {
     }
 }
 
-/// With CASCADE, the statement also reaches unknown objects that depend on its tables.
-fn unless_cascaded(behavior: i32) -> Touched {
-    if behavior == DropBehavior::DropCascade as i32 {
-        Touched::Unknown
-    } else {
-        Touched::Named
+fn cascades(node: &NodeEnum) -> bool {
+    let is_cascade = |behavior: i32| behavior == DropBehavior::DropCascade as i32;
+    match node {
+        NodeEnum::TruncateStmt(truncate) => is_cascade(truncate.behavior),
+        NodeEnum::DropStmt(drop) => is_cascade(drop.behavior),
+        NodeEnum::AlterTableStmt(alter) => alter.cmds.iter().any(|command| match &command.node {
+            Some(NodeEnum::AlterTableCmd(command)) => is_cascade(command.behavior),
+            _ => true,
+        }),
+        _ => false,
     }
 }
 
@@ -150,19 +164,6 @@ fn of_table_like(object_type: i32) -> Touched {
     }
 }
 
-fn alter_table(alter: &AlterTableStmt) -> Touched {
-    let cascades = |command: &AlterTableCmd| command.behavior == DropBehavior::DropCascade as i32;
-    let known = alter.cmds.iter().all(|command| match &command.node {
-        Some(NodeEnum::AlterTableCmd(command)) => !cascades(command),
-        _ => false,
-    });
-    if known {
-        of_table_like(alter.objtype)
-    } else {
-        Touched::Unknown
-    }
-}
-
 /// Renaming a part of a table alters the table. An attribute belongs to a type, which many tables may use.
 fn rename_of(rename: &RenameStmt) -> Touched {
     if is_part_of_table(rename.rename_type) && rename.rename_type != ObjectType::ObjectColumn as i32
@@ -184,9 +185,6 @@ fn grant_on(grant: &GrantStmt) -> Touched {
 }
 
 fn dropped(drop: &DropStmt) -> Touched {
-    if drop.behavior == DropBehavior::DropCascade as i32 {
-        return Touched::Unknown;
-    }
     let names = drop
         .objects
         .iter()

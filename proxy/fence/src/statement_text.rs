@@ -69,25 +69,22 @@ fn shorten(mut text: String, whole: bool) -> String {
 fn without_literals(sql: &str) -> (String, bool) {
     let mut out = String::with_capacity(sql.len().min(MAX_STATEMENT));
     let mut tokens = Tokens { rest: sql };
-    let mut last_word = "";
+    let mut of_role = OfRole::default();
     while out.len() <= MAX_STATEMENT
         && let Some(token) = tokens.next()
     {
         match token {
             Token::Space if out.is_empty() || out.ends_with(' ') => {}
             Token::Space => out.push(' '),
-            Token::Literal => out.push(GONE),
-            // Directly after a literal, or as a password: a quote is missing or one too many.
-            Token::Kept(text) if text.starts_with(is_word) => {
-                let is_password = last_word.eq_ignore_ascii_case("password");
-                if out.ends_with(GONE)
-                    || (is_password && is_of_role(sql) && !text.eq_ignore_ascii_case("null"))
-                {
-                    return (out, false);
-                }
-                out.push_str(text);
-                last_word = text;
+            Token::Literal => {
+                out.push(GONE);
+                of_role.on_literal();
             }
+            // A quote is missing, or one too many.
+            Token::Kept(text) if out.ends_with(GONE) && text.starts_with(is_word) => {
+                return (out, false);
+            }
+            Token::Kept(text) if of_role.has_password(text) => return (out, false),
             Token::Kept(text) => out.push_str(text),
             Token::Doubt => return (out, false),
         }
@@ -95,14 +92,42 @@ fn without_literals(sql: &str) -> (String, bool) {
     (out, true)
 }
 
-/// Whether it is CREATE or ALTER of a role.
-fn is_of_role(sql: &str) -> bool {
-    let mut words = sql.split_ascii_whitespace().map(str::to_ascii_lowercase);
-    let (first, second) = (
-        words.next().unwrap_or_default(),
-        words.next().unwrap_or_default(),
-    );
-    matches!(&*first, "create" | "alter") && matches!(&*second, "role" | "user" | "group")
+/// How far a statement is CREATE or ALTER of a role with a password.
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+enum OfRole {
+    /// A statement begins.
+    #[default]
+    Begins,
+    /// After CREATE or ALTER.
+    Verb,
+    /// It is about a role.
+    Role,
+    /// After PASSWORD: a literal or NULL follows.
+    Password,
+    Other,
+}
+
+impl OfRole {
+    /// Notes a word or sign. Returns whether it stands where a password is to be.
+    fn has_password(&mut self, text: &str) -> bool {
+        let is = |words: &[&str]| words.iter().any(|word| text.eq_ignore_ascii_case(word));
+        let before = *self;
+        *self = match before {
+            _ if text == ";" => Self::Begins,
+            Self::Begins if is(&["create", "alter"]) => Self::Verb,
+            Self::Verb if is(&["role", "user", "group"]) => Self::Role,
+            Self::Role | Self::Password if is(&["password"]) => Self::Password,
+            Self::Role | Self::Password => Self::Role,
+            Self::Begins | Self::Verb | Self::Other => Self::Other,
+        };
+        before == Self::Password && text != ";" && !is(&["null"])
+    }
+
+    fn on_literal(&mut self) {
+        if *self == Self::Password {
+            *self = Self::Role;
+        }
+    }
 }
 
 /// Operator characters.
@@ -387,6 +412,18 @@ mod tests {
             "ALTER USER u PASSWORD ? ...",
         );
         check("ALTER USER u PASSWORD secret", "ALTER USER u PASSWORD ...");
+        check(
+            "/* x */ alter role u password \"secret\"",
+            "alter role u password ...",
+        );
+        check(
+            "BEGIN; CREATE USER u PASSWORD secret",
+            "BEGIN; CREATE USER u PASSWORD ...",
+        );
+        check(
+            "ALTER USER u PASSWORD 'a' LOGIN; SELECT 1",
+            "ALTER USER u PASSWORD ? LOGIN; SELECT ?",
+        );
         check("SELECT password FROM users", "SELECT password FROM users");
         check(
             "ALTER ROLE r PASSWORD NULL LOGIN",

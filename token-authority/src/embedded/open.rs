@@ -82,7 +82,7 @@ pub(super) fn check_mode(path: &Path, metadata: &Metadata) -> Result<(), OpenErr
         // Every user of this machine could forge marks.
         let path = path.display();
         return Err(OpenError::Unusable(format!(
-            "every user can write to the authority's {path} (mode {mode:03o}); run: chmod o-w {path}"
+            "every user can write to {path}, which holds the marks (mode {mode:03o}); run: chmod o-w {path}"
         )));
     }
     Ok(())

@@ -13,7 +13,7 @@ use super::*;
 use crate::{Incarnation, Repair, Token};
 
 const DAMAGED: &str = "is damaged or not a store of pgpalisade";
-const EXPOSED: &str = "every user can write to the authority's";
+const EXPOSED: &str = ", which holds the marks";
 const NO_DIRECTORY: &str = "does not exist, and this user cannot create it";
 
 fn open_error(dir: &Path) -> OpenError {

@@ -20,6 +20,13 @@ pub(super) struct Outbox {
     has_no_room: bool,
 }
 
+impl Outbox {
+    /// Whether nothing waits. Half a record may.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+}
+
 impl Socket {
     /// Sends `bytes` after all that waits, at the latest at the end of the worker's turn.
     ///

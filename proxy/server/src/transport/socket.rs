@@ -348,7 +348,9 @@ impl Socket {
 
     /// Sends TLS's close message, if the socket has room.
     fn say_closed(&mut self) {
-        let Some(tls) = &mut self.tls else { return };
+        let Some(tls) = self.tls.as_mut().filter(|_| self.outbox.is_empty()) else {
+            return;
+        };
         let mut out = BytesMut::new();
         let closed = tls.close(&mut out).map_err(io::Error::from);
         if let Err(error) = closed.and_then(|()| self.try_write(&out)) {

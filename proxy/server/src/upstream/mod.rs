@@ -71,8 +71,8 @@ impl Upstream {
 
     /// Closes the sending direction without further bytes; the server rolls back.
     pub(crate) fn abort(&mut self) {
-        self.socket.drop_waiting();
         self.socket.shut_down_write();
+        self.socket.drop_waiting();
     }
 
     pub(crate) fn put_own(&mut self, messages: &[u8]) {

@@ -68,7 +68,7 @@ impl<'a> Walk<'a> {
             Control::Mistake(mistake) => self.refuse(Rejection::mistake(mistake)),
             Control::ShowFencing(_) | Control::ShowAccess(_) => Ok(()),
             // The portal that it runs is not looked up.
-            Control::Fetch { .. } => self.check(&Effects::unknown(None), None),
+            Control::Fetch { .. } => self.check(&Effects::without_text(), None),
             Control::Execute { name } if depth > 0 => {
                 self.plan.changes_names = true;
                 self.check_execute(Name::statement(name.as_bytes()), depth - 1)
