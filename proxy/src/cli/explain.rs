@@ -226,7 +226,7 @@ impl<'a> DryRun<'a> {
         });
         let effects = prepared.map(|effects| Effects::clone(effects));
         // As the proxy does.
-        Some(effects.unwrap_or_else(|| Effects::without_text()))
+        Some(effects.unwrap_or_else(Effects::without_text))
     }
 
     /// What happens to a statement after those of its text that passed.

@@ -30,6 +30,7 @@ pub(super) struct Authenticated {
     pub(crate) server_carry: BytesMut,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Progress {
     Unasked,
     Choosing,
@@ -71,15 +72,14 @@ pub(super) async fn relay(
                     said.server_carry = bytes;
                     return Ok(said);
                 }
-                tag::AUTHENTICATION if !matches!(progress, Progress::Starting) => {
-                    let is_unasked = matches!(progress, Progress::Unasked);
+                tag::AUTHENTICATION if progress != Progress::Starting => {
+                    let before = progress;
                     progress = on_authentication(body, pending);
-                    if is_unasked && matches!(progress, Progress::Starting) {
-                        let own = logins.own_roles();
-                        if own.is_some_and(|own| own.are_meant(user, server)) {
-                            let user = String::from_utf8_lossy(user).into_owned();
-                            return Err(OpenError::OwnRole(user).into());
-                        }
+                    let own = logins.own_roles();
+                    let is_unasked = (before, progress) == (Progress::Unasked, Progress::Starting);
+                    if is_unasked && own.is_some_and(|own| own.are_meant(user, server)) {
+                        let user = String::from_utf8_lossy(user).into_owned();
+                        return Err(OpenError::OwnRole(user).into());
                     }
                     out.extend_from_slice(&binding.offered(message.clone(), body));
                 }
@@ -112,10 +112,7 @@ pub(super) async fn relay(
                 }
                 Err(error) => return Err(error.into()),
             },
-            read = client.read_more(carry), if reads_client => read.map_err(|error| match error.kind() {
-                io::ErrorKind::UnexpectedEof => LoginError::ClientLeft,
-                _ => error.into(),
-            })?,
+            read = client.read_more(carry), if reads_client => read.map_err(LoginError::of_client)?,
             () = pending.given_up() => return Err(LoginError::Unanswered),
         }
     }
