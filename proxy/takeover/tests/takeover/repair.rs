@@ -23,6 +23,17 @@ async fn session(postgres: &Postgres, takeover: &Takeover) -> (Client, Identifie
     (client, identified(takeover, backend))
 }
 
+/// A scope at the highest token, a proxy that hears of no repair, and the session that declared the token.
+async fn poisoned(postgres: &Postgres) -> (Arc<Embedded>, Takeover, (Client, Identified)) {
+    let store = store(postgres);
+    let takeover = start(postgres, Arc::new(Slow::deaf(&store)));
+    let takeover = takeover.await.unwrap();
+    let (client, identified) = session(postgres, &takeover).await;
+    let declared = declare_for(&takeover, Token::MAX, identified).await;
+    declared.unwrap();
+    (store, takeover, (client, identified))
+}
+
 async fn repair(
     postgres: &Postgres,
     authority: &Arc<Embedded>,
@@ -58,12 +69,7 @@ fn out_of_bounds(result: Result<Mark, DeclareError>) -> (Option<u64>, Bound) {
 #[tokio::test]
 async fn the_step_is_counted_from_the_repaired_mark_at_once() {
     let postgres = Postgres::start(&[]).await;
-    let store = store(&postgres);
-    let takeover = start(&postgres, Arc::new(Slow::deaf(&store)))
-        .await
-        .unwrap();
-    let (_a, a) = session(&postgres, &takeover).await;
-    declare_for(&takeover, Token::MAX, a).await.unwrap();
+    let (store, takeover, (_a, a)) = poisoned(&postgres).await;
     // It is above the highest token, whatever the mark.
     let most = TokenBounds {
         max_token: Some(1_000),
@@ -132,12 +138,7 @@ async fn a_repair_ends_every_session_of_before_and_no_other() {
 #[tokio::test]
 async fn a_refusal_by_the_cache_does_not_outlive_a_repair_that_no_watch_tells() {
     let postgres = Postgres::start(&[]).await;
-    let store = store(&postgres);
-    let takeover = start(&postgres, Arc::new(Slow::deaf(&store)))
-        .await
-        .unwrap();
-    let (_a, a) = session(&postgres, &takeover).await;
-    declare_for(&takeover, Token::MAX, a).await.unwrap();
+    let (store, takeover, _a) = poisoned(&postgres).await;
     let (_leader, leader) = session(&postgres, &takeover).await;
     repair(&postgres, &store, 34).await.unwrap();
     let refused = declare_for(&takeover, 35, leader).await;
