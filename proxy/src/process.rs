@@ -1,7 +1,7 @@
 //! Facts of the kernel about this process: its user, and its resources, under Prometheus' standard names.
 
+use std::fmt;
 use std::time::SystemTime;
-use std::{fmt, fs};
 
 use pgpalisade_server::metrics::{family, gauge};
 use procfs::WithCurrentSystemInfo as _;
@@ -12,21 +12,9 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use rustix::process::{Resource, geteuid, getrlimit};
 
-/// The user that this process runs as.
+/// The user that this process runs as, by the name that the system's databases give it.
 pub(crate) fn user() -> String {
-    let uid = geteuid().as_raw();
-    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
-    find_name(&users, uid).unwrap_or_else(|| format!("uid {uid}"))
-}
-
-/// The first name of a user id in /etc/passwd.
-fn find_name(users: &str, uid: u32) -> Option<String> {
-    let uid = uid.to_string();
-    let mut users = users.lines().map(|line| line.split(':'));
-    users.find_map(|mut fields| {
-        let name = fields.next()?;
-        (fields.nth(1)? == uid).then(|| name.to_owned())
-    })
+    whoami::username().unwrap_or_else(|_| format!("uid {}", geteuid().as_raw()))
 }
 
 /// Asks the kernel each time.
@@ -78,19 +66,5 @@ impl Collector for Process {
         let (name, help) = ("process_start_time_seconds", "Start time of the proxy.");
         let started = started.unwrap_or_default().as_secs_f64();
         gauge(encoder, name, help, started)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn users_are_found_by_their_number() {
-        let users =
-            "root:x:0:0:root:/root:/bin/sh\nbroken\nalice:x:1000:1000::/:\nal:x:1000:1::/:\n";
-        assert_eq!(find_name(users, 0).as_deref(), Some("root"));
-        assert_eq!(find_name(users, 1000).as_deref(), Some("alice"));
-        assert_eq!(find_name(users, 1), None);
     }
 }
