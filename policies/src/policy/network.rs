@@ -37,6 +37,14 @@ impl Network {
                 format!("write {network}, or {address}/{most} for that address alone"),
             ));
         }
+        if let IpNet::V6(v6) = network
+            && let Some(address) = v6.network().to_ipv4_mapped()
+        {
+            return Err(ValueError::new(
+                format!("{text:?} is an IPv4 network, mapped into IPv6"),
+                format!("write {address}/{}", v6.prefix_len().saturating_sub(96)),
+            ));
+        }
         Ok(Self(network))
     }
 
@@ -117,6 +125,13 @@ mod tests {
             to_do,
             "write 10.0.0.0/8, or 10.1.2.3/32 for that address alone"
         );
+        for (mapped, written) in [
+            ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
+            ("::ffff:192.0.2.7", "192.0.2.7/32"),
+        ] {
+            let ValueError { to_do, .. } = Network::read(mapped).unwrap_err();
+            assert_eq!(to_do, format!("write {written}"));
+        }
     }
 
     #[test]

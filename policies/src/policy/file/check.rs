@@ -30,7 +30,8 @@ fn declared_but_not_listed(draft: &Draft, reader: &mut PolicyReader<'_>) {
     let sections = || sections.clone().chain([&draft.defaults]);
     let own = draft.scopes.iter().map(|scope| &**scope.name.get_ref());
     let used = sections().filter_map(|section| section.scope.as_deref());
-    let known: Vec<&str> = own.chain(used).chain([DEFAULT_SCOPE]).collect();
+    let unless_said = draft.defaults.scope.is_none().then_some(DEFAULT_SCOPE);
+    let known: Vec<&str> = own.chain(used).chain(unless_said).collect();
     for section in sections() {
         let Some(Declare::Scopes(scopes)) = section.declare.as_ref().map(Spanned::get_ref) else {
             continue;

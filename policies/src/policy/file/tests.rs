@@ -643,6 +643,7 @@ fn what_is_wrong_about_declaring_is_said() {
 [scope.a]; holders = {} => 2:11: scope.a.holders is empty
 [scope.a]; holders = "x" => 2:11: scope.a.holders is not a table & write holders = { user
 [tokens]; scopes = "listed"; [scope.jobs]; [defaults]; declare = ["job"] => 5:12: & did you mean "jobs"?
+[tokens]; scopes = "listed"; [defaults]; scope = "jobs"; declare = ["default"] => 5:12: & add [scope.default]
 "#,
     );
 }
