@@ -69,6 +69,12 @@ impl Statement {
         self.computes == Computes::Nothing
     }
 
+    /// Whether it only steers the session, however the server reads its text.
+    #[must_use]
+    pub fn only_steers(&self) -> bool {
+        self.computes == Computes::Steers
+    }
+
     /// Whether it stands for a text that was not understood, but that the server may understand: its grammar may be
     /// older or newer than the one here.
     #[must_use]

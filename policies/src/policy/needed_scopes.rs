@@ -67,12 +67,14 @@ impl PolicyScopes {
         let observes_refusals = refuses && observes;
         let observed = for_writes.observed(terms) > 0 || observes_refusals;
         let free = terms.writes.value == Writes::Allow;
+        let guarded = (!free).then_some(for_writes.scopes);
         // Scopes that count if refused statements are treated as if they needed tokens.
         let behind = self.set(Needed::TablesAnd(terms.scope));
         let all_observed = behind.observed(terms) == behind.scopes.len();
         Follows {
             unlooked: (!refuses).then_some(all.scopes),
-            read_only_until: (!free && !observed).then_some(for_writes.scopes),
+            read_only_until: guarded.clone().filter(|_| !observed),
+            read_only_if_enforced: guarded,
             enforced_behind_refusals: observes && (refuses || refuses_more) && !all_observed,
         }
     }

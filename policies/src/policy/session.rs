@@ -76,6 +76,12 @@ impl SessionPolicy {
         self.terms.follows.read_only_until.as_deref()
     }
 
+    /// As [`Self::read_only_until`], as if nothing were only observed.
+    #[must_use]
+    pub fn read_only_if_enforced(&self) -> Option<&[ScopeId]> {
+        self.terms.follows.read_only_if_enforced.as_deref()
+    }
+
     /// Mode for refusals that concern this scope, or no scope. The session's rule takes precedence over the scope,
     /// and the scope over `[defaults]`.
     #[must_use]

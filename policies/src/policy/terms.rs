@@ -105,6 +105,8 @@ pub(super) struct Follows {
     pub(super) unlooked: Option<Arc<[ScopeId]>>,
     /// See `SessionPolicy::read_only_until`.
     pub(super) read_only_until: Option<Arc<[ScopeId]>>,
+    /// See `SessionPolicy::read_only_if_enforced`.
+    pub(super) read_only_if_enforced: Option<Arc<[ScopeId]>>,
     /// Whether refusals are only observed while a scope that the session may need is enforced.
     pub(super) enforced_behind_refusals: bool,
 }

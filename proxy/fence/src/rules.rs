@@ -234,6 +234,17 @@ impl SessionFence {
         }
     }
 
+    /// Whether PostgreSQL lets the session write now, but would not if nothing were only observed.
+    #[must_use]
+    pub fn would_be_read_only(&self, held: Option<&Arc<HeldTokens>>) -> bool {
+        let Some(until) = self.rules.read_only_if_enforced() else {
+            return false;
+        };
+        let tokens = held.map_or(&[][..], |held| held.tokens());
+        let opens = |token: &HeldToken| self.is_opened_by(until, &token.mark);
+        self.opening().is_none() && !tokens.iter().any(opens)
+    }
+
     /// Whether a cached mark is the current one of one of these scopes.
     #[inline]
     fn is_opened_by(&self, opening: &[ScopeId], mark: &Arc<CachedMark>) -> bool {

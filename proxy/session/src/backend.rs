@@ -130,6 +130,7 @@ impl Session {
             server.ledger.end_transaction();
             server.names.end_transaction();
             self.client.doubts_name = false;
+            self.client.has_queried = false;
             // The client's may be in flight after a statement of the proxy.
             if is_of_client || server.ledger.is_empty() {
                 self.adopt_settings();

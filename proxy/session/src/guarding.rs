@@ -9,7 +9,10 @@ use super::in_flight::Request;
 use super::judgement::{Judged, lifetime};
 use super::read_only::{AccessChange, WriteAccess};
 use super::{ReadWriteRequest, Session};
-use crate::fence::{Leave, Name, Pipeline, PreparedText, Unguarded, Unmet, end_of_failed};
+use crate::fence::{
+    Admitted, Leave, Name, Pipeline, Plan, PreparedText, Unguarded, Unmet, end_of_failed,
+    ends_transaction,
+};
 use crate::rejection::{Rejection, RejectionKind};
 use crate::wire::backend::TransactionStatus;
 use crate::wire::encode;
@@ -193,7 +196,10 @@ impl Session {
         refused: &Judged<'_>,
         request: Request,
     ) -> Option<Action> {
-        let begin = guarded_begin(unmet, refused, request)?;
+        let Unmet::Refuse(rejection) = unmet else {
+            return None;
+        };
+        let begin = guarded_begin(rejection, refused, request)?;
         let verdict = Arc::new(classify(begin.as_bytes(), TextEncoding::Utf8));
         let judged = Judged {
             verdict: &verdict,
@@ -213,6 +219,51 @@ impl Session {
             }
             other => other,
         })
+    }
+
+    /// Replaces the plan of a text whose refusal is only observed, if in enforce mode [`Self::begin_guarded`] would not
+    /// have refused it either.
+    pub(super) fn as_if_guarded(
+        &self,
+        planned: (Admitted, Plan),
+        message: Header,
+        judged: &Judged<'_>,
+        request: Request,
+    ) -> (Admitted, Plan) {
+        let observed = planned.0.observed.as_deref();
+        let begin = observed.and_then(|rejection| guarded_begin(rejection, judged, request));
+        let guarded = begin.and_then(|begin| {
+            let verdict = classify(begin.as_bytes(), TextEncoding::Utf8);
+            self.plan(message, &verdict).ok()
+        });
+        match guarded {
+            Some((admitted, plan)) => {
+                let guard = planned.1.guard;
+                (admitted, Plan { guard, ..plan })
+            }
+            None => planned,
+        }
+    }
+
+    /// Refusal, only observed, of a token that is declared after a query of the open transaction, which enforce mode
+    /// would have begun read-only.
+    pub(super) fn late_token(&mut self, plan: &Plan, verdict: &Analysis) -> Option<Box<Rejection>> {
+        let client = &mut self.client;
+        if !client.fence.would_be_read_only(client.state.token()) {
+            return None;
+        }
+        if plan.declares && client.has_queried {
+            client.has_queried = false;
+            return Some(Box::new(Rejection::declared_too_late()));
+        }
+        for statement in &verdict.statements {
+            let mut controls = statement.controls.iter();
+            client.has_queried &= !controls.clone().any(ends_transaction);
+            let is_savepoint = |control: &Control| matches!(control, Control::Savepoint(_));
+            let steers = statement.only_steers() || controls.clone().any(Control::is_transaction);
+            client.has_queried |= !steers || controls.any(is_savepoint);
+        }
+        None
     }
 
     /// Change of the access mode before a text that binds a token, so that the rest of the text can write. The
@@ -246,26 +297,20 @@ impl Session {
 }
 
 /// The text without READ WRITE if that is why it is refused, and it is one BEGIN of nothing but words.
-pub(super) fn guarded_begin(
-    unmet: &Unmet,
-    judged: &Judged<'_>,
-    request: Request,
-) -> Option<String> {
+fn guarded_begin(rejection: &Rejection, judged: &Judged<'_>, request: Request) -> Option<String> {
     // One with a stale token is told so.
-    let may_read = |rejection: &Rejection| {
-        matches!(
-            rejection.kind,
-            RejectionKind::NoToken | RejectionKind::Policy
-        )
-    };
-    let (Unmet::Refuse(rejection), [begin]) = (unmet, &*judged.verdict.statements) else {
+    let may_read = matches!(
+        rejection.kind,
+        RejectionKind::NoToken | RejectionKind::Policy
+    );
+    let [begin] = &*judged.verdict.statements else {
         return None;
     };
     let is_begin = matches!(&*begin.controls, [Control::Begin { .. }]);
     let text = str::from_utf8(judged.text).ok()?;
     let is_word = |char: char| char.is_ascii_alphabetic() || ",; \t\n\r".contains(char);
     let is_plain = text.chars().all(is_word);
-    if !may_read(rejection) || !is_begin || !is_plain || request != Request::Query {
+    if !may_read || !is_begin || !is_plain || request != Request::Query {
         return None;
     }
     let words = text.split(|char: char| !char.is_ascii_alphabetic());

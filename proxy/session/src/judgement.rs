@@ -202,7 +202,7 @@ impl Session {
         }
         self.record_observed_end();
         let (Admitted { permit, observed }, plan) = match self.plan(message, verdict) {
-            Ok(planned) => planned,
+            Ok(planned) => self.as_if_guarded(planned, message, judged, request),
             Err(unmet) => return self.before_unmet(unmet, judged, request),
         };
         if plan.declares
@@ -213,7 +213,7 @@ impl Session {
         if let Some(prerequisite) = self.before_sending(&plan, judged, request) {
             return Action::Need(prerequisite);
         }
-        if let Some(rejection) = observed {
+        if let Some(rejection) = observed.or_else(|| self.late_token(&plan, verdict)) {
             let statement = Some(judged.for_the_record());
             self.record(&rejection, Enforcement::Observed, statement);
         }
@@ -285,7 +285,11 @@ impl Session {
     }
 
     /// Plans a text by the confirmed state if it holds for this text, otherwise by the worst case.
-    fn plan(&self, message: Header, verdict: &Analysis) -> Result<(Admitted, Plan), Unmet> {
+    pub(super) fn plan(
+        &self,
+        message: Header,
+        verdict: &Analysis,
+    ) -> Result<(Admitted, Plan), Unmet> {
         let (client, server) = (&self.client, &self.server);
         let settled = server.ledger.settled();
         let names = settled.map(|settled| NamesHere::new(settled, &server.names, &server.ledger));

@@ -150,6 +150,8 @@ pub struct ClientHalf {
     settles: bool,
     /// Takeover that would have ended the session in enforce mode.
     observed_end: Option<Mark>,
+    /// Whether the open transaction, which enforce mode would have begun read-only, has run a query.
+    has_queried: bool,
     /// Default access mode that the client knows of.
     told_access: Option<Access>,
     /// Its prepared statements while it has no server connection. `None` if it had none yet.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pgpalisade_authority::{Scope, Token};
 use pgpalisade_policies::Mode;
 
+use super::action::JudgedText;
 use super::endings::Ending;
 use super::token_request::{Declared, Obtained, TokenRequest};
 use super::{Identity, Met, Session, injected};
@@ -131,9 +132,16 @@ impl Session {
             self.server.registration.exceeds_last = true;
             return Met::Refused(rejection);
         }
-        self.record(&rejection, Enforcement::Observed, None);
+        let statement = self.waiting_statement();
+        self.record(&rejection, Enforcement::Observed, statement);
         self.accept(wanted, &Obtained::default(), None);
         Met::Yes
+    }
+
+    /// Statement whose tokens are being declared.
+    fn waiting_statement(&self) -> Option<JudgedText> {
+        let waiting = self.prepared.as_ref()?.waiting.as_ref();
+        waiting?.statement.clone()
     }
 
     /// Number of a take that is made now.
@@ -156,7 +164,8 @@ impl Session {
         let refused = match declared {
             Ok(obtained) => {
                 for rejection in &obtained.observed {
-                    self.record(rejection, Enforcement::Observed, None);
+                    let statement = self.waiting_statement();
+                    self.record(rejection, Enforcement::Observed, statement);
                 }
                 self.accept(wanted, &obtained, Some(session));
                 None
@@ -266,6 +275,11 @@ impl Session {
 
     /// Records that a takeover would have ended the session in enforce mode.
     pub(super) fn record_observed_end(&mut self) {
+        // The session itself may just have raised the mark.
+        let prepared = self.prepared.as_ref();
+        if prepared.is_some_and(|done| done.obtained.is_some()) {
+            return;
+        }
         let held = self.client.state.token();
         let Some((stale, mark)) = held.and_then(|held| held.stale()) else {
             return;

@@ -56,6 +56,7 @@ impl ClientHalf {
             pipeline: Pipeline::Closed,
             settles: false,
             observed_end: None,
+            has_queried: false,
             told_access,
             statements: None,
             block: Block::None,

@@ -156,6 +156,86 @@ fn the_sessions_of_one_rule_only() {
     assert_eq!(stage.value("SELECT count(*) FROM notes"), "2");
 }
 
+/// Each conversation, in a session of its own, leaves the same records: refusals if enforced, and what would be refused
+/// if observed.
+#[test]
+fn what_enforcing_refuses_is_observed() {
+    const INSERT: &str = "INSERT INTO notes VALUES (1)";
+    const SET: &str = "SET fencing.token = 5";
+    const LOCAL: &str = "SET LOCAL fencing.token = 5";
+    let conversations: &[(&[&str], &str)] = &[
+        (
+            &["BEGIN", "SELECT 1", LOCAL, INSERT, "COMMIT"],
+            "invalid_token",
+        ),
+        (
+            &["BEGIN", "SAVEPOINT s", LOCAL, INSERT, "COMMIT"],
+            "invalid_token",
+        ),
+        (
+            &[SET, "RESET fencing.token", "BEGIN", "TABLE notes", LOCAL],
+            "invalid_token",
+        ),
+        (
+            &[
+                "BEGIN",
+                "SET statement_timeout = 0",
+                "SHOW port",
+                LOCAL,
+                INSERT,
+                "COMMIT",
+            ],
+            "",
+        ),
+        (
+            &["BEGIN; SELECT 1; SET LOCAL fencing.token = 5; INSERT INTO notes VALUES (1); COMMIT"],
+            "",
+        ),
+        (
+            &[
+                "BEGIN", "SELECT 1", "COMMIT", "SELECT 1", "BEGIN", LOCAL, INSERT, "COMMIT",
+            ],
+            "",
+        ),
+        (&["BEGIN READ WRITE", "TABLE notes", "COMMIT"], ""),
+        (&["BEGIN READ WRITE", LOCAL, INSERT, "COMMIT"], ""),
+        (&["BEGIN READ WRITE", INSERT, "COMMIT"], "no_token"),
+        // Deposes only itself.
+        (
+            &[
+                SET,
+                "SET fencing.token = 6",
+                INSERT,
+                "SET fencing.token = 7",
+                INSERT,
+            ],
+            "",
+        ),
+    ];
+    let expected = conversations.iter().map(|(_, kind)| *kind);
+    let expected: Vec<&str> = expected.filter(|kind| !kind.is_empty()).collect();
+    let by_policy = PolicyFile::new("[defaults]\nmode = \"observe\"\n");
+    for (stage, is_refused) in [
+        (Stage::with(SETUP), true),
+        (Stage::with_flags(SETUP, OBSERVE), false),
+        (Stage::governed(SETUP, &by_policy), false),
+    ] {
+        for (texts, _) in conversations {
+            let mut wire = stage.plain();
+            for text in *texts {
+                wire.query(text);
+            }
+        }
+        let pipeline = Batch::new()
+            .statement("SELECT 1")
+            .statement("SET fencing.token = 8");
+        stage.plain().run(&pipeline.statement(INSERT).sync());
+        let kinds = expected.iter().chain(&["invalid_token"]);
+        let kinds: Vec<_> = kinds.map(|kind| ((*kind).to_owned(), is_refused)).collect();
+        assert_eq!(stage.records(kinds.len()), kinds);
+    }
+}
+
 /// An observed declaration counts for nothing once enforced: the session declares again, and the old one ends.
 #[test]
 fn enforcing_what_was_observed() {
