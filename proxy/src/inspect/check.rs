@@ -12,6 +12,7 @@ use clap::ValueEnum;
 use pgpalisade_authority::{Cluster, Mark, Scope};
 use pgpalisade_policies::Policy;
 use pgpalisade_server::pooling::Pool;
+use pgpalisade_takeover::cluster_lock::Proxy;
 use pgpalisade_takeover::{ControlError, StartError, WitnessMode, cluster_lock, prepare, witness};
 
 use super::cluster::{self, Witness};
@@ -46,8 +47,7 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
     let proxies = proxies.unwrap_or_default();
     match &control {
         Some(control) => {
-            let count = postgres::sharing(&config.takeover.authority, proxies.len());
-            postgres::checks(config, control, &hosts, count, within, report).await;
+            postgres::checks(config, control, &hosts, &proxies, within, report).await;
         }
         None => Check::value_variants()
             .iter()
@@ -195,7 +195,10 @@ fn forgotten(witnessed: &Witnessed, store: &StoreSnapshot) -> Option<CheckResult
     Some(CheckResult::fail(error.to_string(), advice))
 }
 
-async fn witness(config: &Config, control: &Chosen) -> CheckResult {
+async fn witness(config: &Config, control: &Chosen, proxies: &[Proxy]) -> CheckResult {
+    if let Err(error) = cluster_lock::share_database(proxies) {
+        return CheckResult::fail(error.to_string(), "correct the database in \"control\"");
+    }
     if config.takeover.witness == WitnessMode::Off {
         return CheckResult::warn(
             "it is off, so an authority restored from an older snapshot would not be noticed",

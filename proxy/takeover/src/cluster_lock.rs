@@ -47,6 +47,8 @@ pub struct Proxy {
     pub since: Option<i64>,
     pub(crate) lock: StoreLock,
     user: Option<String>,
+    /// Whether its control connection leads to another database than the one that was asked.
+    is_elsewhere: bool,
     /// Whether this is the proxy whose control connection was asked.
     pub is_asked: bool,
 }
@@ -60,7 +62,8 @@ const LOOK: &str = "l.objid::pg_catalog.int8 AS authority, l.pid, a.application_
     a.client_addr::pg_catalog.text AS client_addr, d.datname AS database, \
     (extract(epoch FROM a.backend_start) * 1000000)::pg_catalog.int8 AS since, \
     CASE l.mode WHEN 'ExclusiveLock' THEN 'Exclusive' ELSE 'Shared' END AS lock, a.usename AS \"user\", \
-    l.pid IS NOT DISTINCT FROM pg_catalog.pg_backend_pid() AS is_asked \
+    l.pid IS NOT DISTINCT FROM pg_catalog.pg_backend_pid() AS is_asked, \
+    d.datname IS DISTINCT FROM pg_catalog.current_database() AS is_elsewhere \
     FROM pg_catalog.pg_locks l \
     LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid \
     LEFT JOIN pg_catalog.pg_database d ON d.oid = l.database \
@@ -136,22 +139,37 @@ async fn look_around(
     kind: StoreLock,
 ) -> Result<(), StartError> {
     let mut in_the_way = None;
-    for proxy in proxies(client).await? {
+    let proxies = proxies(client).await?;
+    for proxy in &proxies {
         if proxy.authority != ours.short() {
             return Err(StartError::OtherAuthority {
                 ours,
                 theirs: proxy.authority,
-                holder: proxy.holder,
+                holder: proxy.holder.clone(),
             });
         }
         if [kind, proxy.lock].contains(&StoreLock::Exclusive) {
-            in_the_way = Some(proxy.holder);
+            in_the_way = Some(proxy.holder.clone());
         }
     }
     match in_the_way {
-        None => Ok(()),
+        None => share_database(&proxies),
         Some(holder) => Err(StartError::Taken { ours, holder }),
     }
+}
+
+/// Checks that the other proxies of the cluster have their witness in the database that was asked: two witnesses would
+/// each have a part of the marks.
+///
+/// # Errors
+///
+/// [`StartError::OtherDatabase`].
+pub fn share_database(others: &[Proxy]) -> Result<(), StartError> {
+    let elsewhere = others.iter().find(|proxy| proxy.is_elsewhere);
+    elsewhere.map_or(Ok(()), |proxy| {
+        let holder = proxy.holder.clone();
+        Err(StartError::OtherDatabase { holder })
+    })
 }
 
 /// Every other proxy of the cluster. Takes no lock.

@@ -54,6 +54,15 @@ pub enum StartError {
         /// Session that serves with it.
         holder: LockHolder,
     },
+    /// Another proxy with this authority has its witness in another database.
+    #[error(
+        "the cluster is served by {holder}, whose control connection leads to another database: all proxies of a \
+            cluster must name the same database in \"control\", because each keeps a copy of its marks there"
+    )]
+    OtherDatabase {
+        /// Session that serves there.
+        holder: LockHolder,
+    },
     /// The store is for one proxy, or none is to serve, and another one serves with it.
     #[error(
         "the cluster is already served with authority {ours} by {holder}: stop that proxy. A store in a directory is \
@@ -115,6 +124,7 @@ impl StartError {
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::OtherAuthority { .. }
+            | Self::OtherDatabase { .. }
             | Self::Taken { .. }
             | Self::NoPrimary { .. }
             | Self::Standby => true,

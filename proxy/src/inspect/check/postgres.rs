@@ -7,6 +7,7 @@ use std::time::Duration;
 use pgpalisade_server::accounts::{Auth, VerifierSource};
 use pgpalisade_server::hosts::UpstreamAddr;
 use pgpalisade_server::pooling::Pool;
+use pgpalisade_takeover::cluster_lock::Proxy;
 use pgpalisade_takeover::{ControlError, prepare};
 
 use super::super::cluster::{self, PreparedTransaction};
@@ -19,7 +20,7 @@ use crate::config::{AuthorityLocation, Config};
 pub(super) const CHECKS: RangeInclusive<Check> = Check::Primary..=Check::Witness;
 
 /// Number of running proxies that share the server's connections: one for an embedded store.
-pub(super) fn sharing(location: &AuthorityLocation, seen: usize) -> NonZeroUsize {
+fn sharing(location: &AuthorityLocation, seen: usize) -> NonZeroUsize {
     match location {
         AuthorityLocation::Embedded(_) => NonZeroUsize::MIN,
         _ => NonZeroUsize::new(seen).unwrap_or(NonZeroUsize::MIN),
@@ -30,7 +31,7 @@ pub(super) async fn checks(
     config: &Config,
     control: &Chosen,
     hosts: &[Host],
-    proxies: NonZeroUsize,
+    proxies: &[Proxy],
     within: Duration,
     report: &mut dyn FnMut(Check, CheckResult),
 ) {
@@ -42,12 +43,13 @@ pub(super) async fn checks(
         Check::SameServer,
         same_server(config, control, within).await,
     );
+    let count = sharing(&config.takeover.authority, proxies.len());
     report(
         Check::Connections,
-        connections(config, control, proxies).await,
+        connections(config, control, count).await,
     );
     report(Check::Prepared, prepared(control).await.into());
-    report(Check::Witness, witness(config, control).await);
+    report(Check::Witness, witness(config, control, proxies).await);
 }
 
 fn primary(control: &Chosen, hosts: &[Host]) -> CheckResult {

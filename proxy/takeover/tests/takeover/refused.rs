@@ -127,7 +127,11 @@ async fn a_second_authority_is_refused_and_both_are_named() {
                         Some("pgpalisade control")
                     );
                 }
-                (StoreLock::Shared, Ok(_)) => {}
+                (StoreLock::Shared, Ok(_)) if database == "postgres" => {}
+                (StoreLock::Shared, Err(StartError::OtherDatabase { holder })) => {
+                    assert!(holder.to_string().contains("database \"postgres\""));
+                    assert_eq!(database, "other");
+                }
                 (_, other) => panic!("{kind:?} {database}: {other:?}"),
             }
         }
