@@ -108,12 +108,13 @@ impl Successor {
 
     fn spawn(listeners: &[Arc<Listener>]) -> io::Result<Self> {
         let (channel, theirs) = StdUnixStream::pair()?;
+        // Of several hundred listeners the socket does not buffer all.
+        channel.set_nonblocking(true)?;
         // The socket buffers them until the new process reads it.
         for listener in listeners {
             send(&channel, LISTENER, &listener.descriptors())?;
         }
         send(&channel, COMPLETE, &[])?;
-        channel.set_nonblocking(true)?;
         Ok(Self {
             channel: UnixStream::from_std(channel)?,
             process: tokio::process::Command::from(command(theirs)?).spawn()?,
@@ -224,4 +225,20 @@ fn receive(channel: &StdUnixStream) -> io::Result<(Option<u8>, Vec<OwnedFd>)> {
     }
     let word = (received.bytes > 0).then(|| u8::from_be_bytes(word));
     Ok((word, descriptors))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// They do not wait for a process that has yet to start.
+    #[tokio::test]
+    async fn more_listeners_than_the_socket_buffers_are_an_error() {
+        let address = ListenAddr::Tcp("127.0.0.1:0".parse().unwrap());
+        let listeners: Vec<_> = (0..600)
+            .map(|_| Arc::new(Listener::bind(&address).unwrap()))
+            .collect();
+        let error = Successor::start(&listeners).await.unwrap_err();
+        assert!(error.starts_with("cannot start the new process"), "{error}");
+    }
 }
