@@ -15,7 +15,8 @@ use hyper::header::{ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, Heade
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use pgpalisade_tls::{
-    ALPN_HTTP, Connector, FileError, Origin, Root, SslMode, SslSettings, read_query,
+    ALPN_HTTP, Connector, FileError, Holds, Origin, Root, SslMode, SslSettings, read_file,
+    read_query,
 };
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -48,8 +49,6 @@ pub(super) enum KubernetesError {
     Http(#[from] hyper::Error),
     #[error(transparent)]
     Tls(#[from] FileError),
-    #[error("cannot read the token in {}: {source}", path.display())]
-    Token { path: PathBuf, source: io::Error },
     #[error("the file {} holds no token", .0.display())]
     NoToken(PathBuf),
     #[error("no answer in time")]
@@ -69,7 +68,7 @@ impl KubernetesError {
             Self::Refused { status, .. } => {
                 status.is_client_error() && *status != StatusCode::TOO_MANY_REQUESTS
             }
-            Self::Tls(_) | Self::Token { .. } | Self::NoToken(_) | Self::Garbled => true,
+            Self::Tls(_) | Self::NoToken(_) | Self::Garbled => true,
             Self::Io(_) | Self::Connect { .. } | Self::Http(_) | Self::Silent | Self::Conflict => {
                 false
             }
@@ -311,16 +310,15 @@ async fn converse(
 
 /// The header that authenticates this process.
 fn token(path: &Path) -> Result<HeaderValue, KubernetesError> {
-    let token = std::fs::read_to_string(path).map_err(|source| KubernetesError::Token {
-        path: path.to_owned(),
-        source,
-    })?;
+    // A pod's own is readable to all.
+    let bytes = read_file(path, Holds::Certificates)?;
     let no_token = || KubernetesError::NoToken(path.to_owned());
-    let token = token.trim();
+    let token = bytes.trim_ascii();
     if token.is_empty() {
         return Err(no_token());
     }
-    let mut token = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| no_token())?;
+    let token = [b"Bearer ", token].concat();
+    let mut token = HeaderValue::from_bytes(&token).map_err(|_| no_token())?;
     token.set_sensitive(true);
     Ok(token)
 }
