@@ -20,6 +20,7 @@ use pgpalisade_takeover::Takeover;
 use rustix::system::uname;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::config::{AuthorityLocation, Config, Flags, HttpAddr, RawConfig};
 use crate::console::{Facts, OpenConsole, Orders, Reloaded, Users};
@@ -106,8 +107,8 @@ pub(crate) async fn serve(
     let console = console.map(open);
     let accepting = server.accept(zip(equipment.listeners, grants).collect());
     announce(&accepting.addresses());
-    // Last, because the predecessor may still have the address.
-    let http = start_http(config.http.as_ref(), equipment.http, served, &closing).await;
+    let http = start_http(config.http.clone(), equipment.http, served, closing.clone());
+    let http = AbortOnDropHandle::new(tokio::spawn(http));
 
     let successor = successor(&accepting, console.as_ref(), &orders);
     let successor = closing.run_until_cancelled(successor).await;
@@ -237,38 +238,38 @@ async fn successor(
 }
 
 async fn start_http(
-    config: Option<&HttpAddr>,
+    config: Option<HttpAddr>,
     listener: Option<HttpListener>,
     facts: Arc<Facts>,
-    closing: &CancellationToken,
+    closing: CancellationToken,
 ) -> Option<HttpServer> {
     let listener = match (listener, config) {
-        (None, Some(address)) => inherit_http(address, closing).await,
+        (None, Some(address)) => inherit_http(&address).await,
         (listener, _) => listener,
     };
-    let started = HttpServer::start(listener?, facts, closing.clone());
+    let started = HttpServer::start(listener?, facts, closing);
     let failed = |error: &HttpError| tracing::error!(%error, "cannot serve HTTP");
     started.inspect_err(failed).ok()
 }
 
-/// Listens for HTTP once the predecessor has released the address. Sessions are served meanwhile.
-async fn inherit_http(config: &HttpAddr, closing: &CancellationToken) -> Option<HttpListener> {
-    let begun = Instant::now();
+/// Listens for HTTP once the predecessor has released the address.
+async fn inherit_http(config: &HttpAddr) -> Option<HttpListener> {
+    let (begun, mut is_told) = (Instant::now(), false);
     loop {
-        match HttpListener::open(config) {
-            Err(HttpError::Listen { source, .. })
-                if source.kind() == io::ErrorKind::AddrInUse
-                    && begun.elapsed() < SETTLE_WITHIN
-                    && !closing.is_cancelled() =>
-            {
-                tokio::time::sleep(RETRY_PAUSE).await;
-            }
-            Err(error) => {
-                tracing::error!(%error, "cannot serve HTTP");
-                return None;
-            }
+        let error = match HttpListener::open(config) {
             Ok(listener) => return Some(listener),
+            Err(error) => error,
+        };
+        let is_taken = matches!(&error, HttpError::Listen { source, .. }
+            if source.kind() == io::ErrorKind::AddrInUse);
+        if !is_taken || (begun.elapsed() > SETTLE_WITHIN && !is_told) {
+            tracing::error!(%error, "cannot serve HTTP");
+            is_told = true;
         }
+        if !is_taken {
+            return None;
+        }
+        tokio::time::sleep(RETRY_PAUSE).await;
     }
 }
 
