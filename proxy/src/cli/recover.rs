@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pgpalisade_authority::OpenError;
+use pgpalisade_authority::{Cluster, OpenError};
 use pgpalisade_takeover::{Recovery, WitnessMode};
 
 use super::settings::Settings;
@@ -93,6 +93,18 @@ fn describe(recovery: &Recovery, config: &Config) -> std::io::Result<()> {
     let more = recovery.forgotten.len().saturating_sub(LISTED);
     if more > 0 {
         print(&format!("  and {more} more\n"))?;
+    }
+    let system = |cluster: &Cluster| cluster.system_identifier;
+    if recovery
+        .recorded
+        .as_ref()
+        .map(system)
+        .is_some_and(|one| one != system(&recovery.cluster))
+    {
+        print(
+            "Another cluster is on record. Does it replace that one? If not, \"upstream\" or \"authority\" is wrong: \
+             proxies that serve the other one would be refused from then on.\n",
+        )?;
     }
     if config.takeover.witness == WitnessMode::Off {
         print("The witness is off, so forgotten marks cannot be detected.\n")?;
