@@ -12,7 +12,7 @@ cat >/usr/local/sbin/systemctl <<'END'
 case "$*" in
 'daemon-reload') ;;
 '--quiet is-active pgpalisade.service') pidof pgpalisade >/dev/null ;;
-'kill --kill-whom=main --signal=USR2 pgpalisade.service') kill -USR2 "$(pidof pgpalisade)" ;;
+'kill --kill-who=main --signal=USR2 pgpalisade.service') kill -USR2 "$(pidof pgpalisade)" ;;
 '--quiet disable --now pgpalisade.service') kill "$(pidof pgpalisade)" ;;
 *) exit 1 ;;
 esac
