@@ -1,7 +1,7 @@
 //! The queue of candidates for a lease, and how the lease is requested and given back.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use dashmap::DashMap;
@@ -60,6 +60,8 @@ pub(super) struct QueueTicket {
     id: LeaseId,
     /// Extra lifetime of the lease in the store.
     delay: Duration,
+    /// Whether the store may have given the lease to it.
+    may_hold: Arc<AtomicBool>,
 }
 
 /// The turn of a ticket.
@@ -97,6 +99,7 @@ impl LeaseQueues {
             scope: scope.clone(),
             id: LeaseId::random(),
             delay,
+            may_hold: Arc::default(),
         }
     }
 
@@ -120,10 +123,11 @@ impl QueueTicket {
         let _front = front.await.and_then(Result::ok).ok_or_else(|| held(None))?;
         // The holder is unknown until the authority has answered once.
         let mut unanswered = Some("no answer in time".to_owned());
-        let mut others_at = None;
+        let (mut others_at, mut is_unclear) = (None, false);
         let acquiring = async {
             loop {
                 let asked_at = Instant::now();
+                self.may_hold.store(true, Ordering::Relaxed);
                 match self.step(LeaseStep::Acquire(LIVES + self.delay)).await {
                     Ok(Leased::Held) => {
                         return Some(Turn {
@@ -132,11 +136,16 @@ impl QueueTicket {
                         });
                     }
                     Ok(Leased::NotHeld) => {
+                        // An earlier request without an answer may be carried out yet.
+                        self.may_hold.store(is_unclear, Ordering::Relaxed);
                         self.queue.handed_on.store(0, Ordering::Relaxed);
                         unanswered = None;
                         others_at = Some(Instant::now());
                     }
-                    Err(error) => unanswered = Some(error.to_string()),
+                    Err(error) => {
+                        unanswered = Some(error.to_string());
+                        is_unclear = true;
+                    }
                 }
                 if Instant::now() >= until {
                     return None;
@@ -206,8 +215,11 @@ impl QueueTicket {
         self.queues.queues.remove_if(&self.scope, unused);
     }
 
-    /// Gives the lease back in a separate task. It may have been acquired without an answer.
+    /// Gives the lease back in a separate task, if it may have been acquired.
     pub(super) fn leave(&self) {
+        if !self.may_hold.load(Ordering::Relaxed) {
+            return self.vanish();
+        }
         let ticket = self.clone();
         let giving_back = async move {
             ticket.give_back().await;

@@ -91,6 +91,8 @@ pub(super) struct Slow {
     pub(super) tells: bool,
     /// Number of times that it was told of takeovers.
     pub(super) notes: AtomicUsize,
+    /// Number of steps with leases.
+    pub(super) lease_steps: AtomicUsize,
 }
 
 impl Slow {
@@ -100,6 +102,7 @@ impl Slow {
             store: Arc::clone(store),
             tells: true,
             notes: AtomicUsize::default(),
+            lease_steps: AtomicUsize::default(),
         }
     }
 
@@ -144,6 +147,7 @@ impl Authority for Slow {
     }
 
     async fn lease(&self, scope: &Scope, holder: LeaseId, step: LeaseStep) -> Answer<Leased> {
+        self.lease_steps.fetch_add(1, Ordering::Relaxed);
         self.store.lease(scope, holder, step).await
     }
 
