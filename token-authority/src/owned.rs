@@ -2,19 +2,34 @@
 //! another role's statement runs code as that role: by a trigger, rule, policy, default, check, index, domain, view
 //! or function (<https://www.postgresql.org/docs/current/ddl-schemas.html#DDL-SCHEMAS-PATTERNS>).
 //!
-//! So names without a schema mean PostgreSQL's own ([`NAMES`]), and a transaction locks the tables and functions it
-//! uses, then checks their owners. A ROW EXCLUSIVE lock keeps out every statement that would add a trigger or the
-//! like (<https://www.postgresql.org/docs/current/explicit-locking.html#LOCKING-TABLES>).
+//! So names without a schema mean PostgreSQL's own ([`FIRST_STATEMENTS`]), and a transaction locks the tables and
+//! functions it uses, then checks their owners. A ROW EXCLUSIVE lock keeps out every statement that would add a trigger
+//! or the like (<https://www.postgresql.org/docs/current/explicit-locking.html#LOCKING-TABLES>).
 
 use std::fmt;
 
 use tokio_postgres::{Error, Row};
 
-/// First statement of a session. PostgreSQL prefers an operator or function with the exact argument types, from any
+macro_rules! no_timeouts {
+    () => {
+        "SELECT pg_catalog.set_config('transaction_timeout', '0', false) \
+            WHERE pg_catalog.current_setting('transaction_timeout', true) <> '0'; \
+         SELECT pg_catalog.set_config('idle_session_timeout', '0', false) \
+            WHERE pg_catalog.current_setting('idle_session_timeout', true) <> '0'"
+    };
+}
+
+/// Frees a session of timeouts that the owner of the database may have set for it. Older servers lack them.
+pub const NO_TIMEOUTS: &str = no_timeouts!();
+
+/// First statements of a session. PostgreSQL prefers an operator or function with the exact argument types, from any
 /// schema of the path, so its own schema must be the only one. A policy that hides rows is an error. The two others
 /// change how defaults and checks are shown, and what a backslash in a string means.
-pub const NAMES: &str = "SET search_path = pg_catalog, pg_temp; SET row_security = off; \
-    SET quote_all_identifiers = off; SET standard_conforming_strings = on";
+pub const FIRST_STATEMENTS: &str = concat!(
+    "SET search_path = pg_catalog, pg_temp; ",
+    no_timeouts!(),
+    "; SET row_security = off; SET quote_all_identifiers = off; SET standard_conforming_strings = on"
+);
 
 /// Query with `@schema@`, `@tables@` and `@expressions@`: one row for each foreign object, with its owner. Only
 /// expressions of our own tables are shown, because that locks the table.

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::io;
 use std::time::Duration;
 
-use pgpalisade_authority::owned::NAMES;
+use pgpalisade_authority::owned::FIRST_STATEMENTS;
 use pgpalisade_server::hosts::UpstreamAddr;
 use pgpalisade_takeover::ControlError;
 use pgpalisade_tls::{Connector, FileError, Login, Negotiated};
@@ -91,7 +91,7 @@ impl Probe {
             return Err(ControlError::Lost);
         }
         let begin = format!(
-            "BEGIN READ ONLY; {NAMES}; SET LOCAL statement_timeout = {}",
+            "BEGIN READ ONLY; {FIRST_STATEMENTS}; SET LOCAL statement_timeout = {}",
             self.within.as_millis()
         );
         let looking = async {

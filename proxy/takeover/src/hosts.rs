@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgpalisade_authority::Cluster;
-use pgpalisade_authority::owned::NAMES;
+use pgpalisade_authority::owned::FIRST_STATEMENTS;
 use pgpalisade_tls::{Login, words};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
@@ -197,7 +197,7 @@ async fn connect(login: &Login, at: &HostCandidate) -> Result<HostConnection, Co
             tracing::warn!(error = words(&error), "the control connection has failed");
         }
     });
-    client.batch_execute(NAMES).await?;
+    client.batch_execute(FIRST_STATEMENTS).await?;
     Ok(HostConnection {
         client,
         connection,

@@ -3,7 +3,6 @@
 use pgpalisade_authority::{Backend, Cluster, Enrolled};
 use serde::Deserialize;
 use tokio_postgres::Client;
-use tokio_postgres::types::Type;
 
 use super::WitnessMode;
 use super::connection::ControlConfig;
@@ -20,18 +19,15 @@ pub(super) async fn prepare(
     client: &Client,
     previous: Option<Backend>,
 ) -> Result<(Backend, Cluster, bool), StartError> {
-    let timeout_ms = config.options.timeout.as_millis().to_string();
-    // Through pg_settings, because older servers lack some of them. This connection only writes the copy of the
-    // marks. That admits nothing, so it does not wait for a standby. Proxies write it at the same time, which must not
-    // fail for an old snapshot.
-    let settings = "SELECT pg_catalog.set_config(s.name, v.value, false) FROM (VALUES \
-        ('statement_timeout', $1), ('idle_session_timeout', '0'), \
-        ('idle_in_transaction_session_timeout', '0'), ('default_transaction_read_only', 'off'), \
-        ('synchronous_commit', 'local'), ('default_transaction_isolation', 'read committed')) \
-        AS v(name, value) JOIN pg_catalog.pg_settings s ON s.name = v.name";
-    client
-        .query_typed(settings, &[(&timeout_ms, Type::TEXT)])
-        .await?;
+    // This connection only writes the copy of the marks. That admits nothing, so it does not wait for a standby.
+    // Proxies write it at the same time, which must not fail for an old snapshot.
+    let settings = format!(
+        "SET statement_timeout = {}; SET idle_in_transaction_session_timeout = 0; \
+         SET default_transaction_read_only = off; SET synchronous_commit = local; \
+         SET default_transaction_isolation = 'read committed'",
+        config.options.timeout.as_millis()
+    );
+    client.batch_execute(&settings).await?;
     witness::prepare(client).await?;
     let backend = check_rights(client).await?;
     if let Some(previous) = previous {

@@ -15,7 +15,7 @@ use tokio_postgres::{AsyncMessage, Client, Connection, Row, Socket};
 
 use super::options::{OWN, Options, SCHEMA};
 use crate::AuthorityError;
-use crate::owned::{NAMES, Strange};
+use crate::owned::{FIRST_STATEMENTS, Strange};
 
 /// The step is for another store, or another format.
 pub(super) const OTHER_STORE: &str = "PFA01";
@@ -110,7 +110,7 @@ impl StoreConnection {
             _driver: driver,
         };
         // Two messages, because the guard is parsed with the path that the first one sets.
-        link.client.batch_execute(NAMES).await?;
+        link.client.batch_execute(FIRST_STATEMENTS).await?;
         link.client.batch_execute(&OWN.prepare_guard()).await?;
         if purpose != Purpose::Inspect {
             link.check_server().await?;

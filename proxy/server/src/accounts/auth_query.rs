@@ -4,6 +4,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use pgpalisade_authority::owned::NO_TIMEOUTS;
 use pgpalisade_logins::{Shapes, Verifier};
 use pgpalisade_tls::{Login, Secret};
 use tokio::sync::Mutex;
@@ -21,7 +22,7 @@ const APPLICATION_NAME: &str = "pgpalisade auth";
 
 /// Names in the query cannot be redirected (CVE-2025-12819), and the query changes nothing.
 const SETTINGS: &str = "SET search_path = pg_catalog, pg_temp; SET default_transaction_read_only = on; \
-                        SET statement_timeout = '4s'; SET idle_session_timeout = 0";
+                        SET statement_timeout = '4s'";
 
 /// Iterations that PostgreSQL shows for missing users, from version 16 on:
 /// <https://www.postgresql.org/docs/current/runtime-config-connection.html#GUC-SCRAM-ITERATIONS>.
@@ -159,6 +160,7 @@ async fn connect(login: &Secret<Login>) -> Result<(Client, Shapes), LookupError>
         }
     });
     let refused = |error| LookupError::Connect(words(&error));
+    client.batch_execute(NO_TIMEOUTS).await.map_err(refused)?;
     client.batch_execute(SETTINGS).await.map_err(refused)?;
     let asked = client.query_typed(ITERATIONS, &[]).await.map_err(refused)?;
     let setting: Option<&str> = asked.first().and_then(|row| row.try_get(0).ok()?);

@@ -42,3 +42,29 @@ async fn without_a_control_connection_only_takeovers_fail() {
         "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock'";
     eventually(&admin, locks, 1).await;
 }
+
+/// Whoever owns the control connection's database cannot make it end.
+#[tokio::test]
+async fn timeouts_of_its_database_do_not_count() {
+    let postgres = Postgres::start(&[]).await;
+    let admin = postgres.connect("postgres").await;
+    ran(&admin, "CREATE DATABASE other").await;
+    // PostgreSQL 14 to 16 have only the first one.
+    for timeout in ["idle_session_timeout", "transaction_timeout"] {
+        let asked = "SELECT 1 FROM pg_settings WHERE name = $1";
+        if !admin.query(asked, &[&timeout]).await.unwrap().is_empty() {
+            let set = format!("ALTER DATABASE other SET {timeout} = '20ms'");
+            ran(&admin, &set).await;
+        }
+    }
+    let mut elsewhere = options(&postgres);
+    elsewhere.control.config.dbname("other");
+    let takeover = start(elsewhere, &store(&postgres)).await.unwrap();
+    let control = "SELECT pid FROM pg_stat_activity WHERE datname = 'other'";
+    let before: i32 = admin.query_one(control, &[]).await.unwrap().get(0);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    ran(&admin, "CREATE ROLE app LOGIN").await;
+    declared(&postgres, &takeover, "app", 1).await;
+    let after: i32 = admin.query_one(control, &[]).await.unwrap().get(0);
+    assert_eq!(before, after);
+}
