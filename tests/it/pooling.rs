@@ -103,6 +103,24 @@ fn a_leader_writes_and_web_transactions_go_on_through_a_takeover() {
     assert_eq!(web.rows("SELECT count(*) FROM jobs"), [["4"]]);
 }
 
+/// However many others are in a transaction, and of whichever login.
+#[test]
+fn leaders_find_a_connection() {
+    let stage = stage("3");
+    let mut leader = stage.leader("33");
+    leader.ok("INSERT INTO jobs VALUES (1)");
+    let mut others = [(); 3].map(|()| stage.plain());
+    for other in &mut others {
+        other.send(&Batch::new().query("BEGIN; SELECT 1"));
+    }
+    let [first, second, third] = &mut others;
+    (first.until_ready(), second.until_ready());
+    leader.ok("INSERT INTO jobs VALUES (2)");
+    stage.leader("34").ok("INSERT INTO jobs VALUES (3)");
+    first.ok("COMMIT");
+    assert_eq!(tags(&third.until_ready()), "C T D C ZT");
+}
+
 #[test]
 fn the_token_of_one_client_is_not_that_of_another() {
     let stage = stage("2");
@@ -121,7 +139,7 @@ fn the_token_of_one_client_is_not_that_of_another() {
 /// What a client has left, also by a function, is gone for the next.
 #[test]
 fn nothing_of_a_client_is_left_for_the_next() {
-    let stage = stage("2");
+    let stage = stage("3");
     stage.sql(
         "CREATE FUNCTION leaves() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
              PERFORM set_config('work_mem', '123kB', false);

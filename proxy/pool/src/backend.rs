@@ -67,6 +67,11 @@ impl<L, T> Backend<L, T> {
         matches!(&self.state, State::Lent(lend) if lend.is_pinned)
     }
 
+    /// Whether a client without tokens has it.
+    pub(crate) const fn is_read(&self) -> bool {
+        matches!(&self.state, State::Lent(lend) if matches!(lend.wanted, Access::ReadOnly))
+    }
+
     /// The access that it will have once it is given back.
     pub(crate) const fn becomes(&self) -> &Access<T> {
         match &self.state {

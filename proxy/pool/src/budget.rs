@@ -10,6 +10,16 @@ pub trait Budget {
     /// Says that a client has waited long for the place that this pool waits for.
     fn urge(&mut self);
     fn debt(&self) -> Debt;
+    /// Lends a backend to a client without tokens. False if what is left is kept for those with tokens, or another pool
+    /// is first.
+    fn read(&mut self) -> bool;
+    /// Whether [`Self::read`] would lend one.
+    fn may_read(&self) -> bool;
+    fn end_read(&mut self);
+    /// Says that a client without tokens has waited long for one: this pool is next.
+    fn urge_read(&mut self);
+    /// Says that none has.
+    fn forgo_read(&mut self);
     /// Lets a client keep a backend beyond a transaction, if few enough are kept.
     fn pin(&mut self) -> bool;
     fn unpin(&mut self);

@@ -117,8 +117,6 @@ pub enum Refusal {
 pub struct Limits {
     /// Backends of a login.
     pub login: usize,
-    /// Idle read-only backends of a login that are kept for clients with tokens, while the login has any.
-    pub leaders: usize,
     /// Backends that open at once for logins that PostgreSQL is to decide on: who has proved nothing leaves most places
     /// to others.
     pub undecided: usize,
@@ -170,7 +168,9 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
 
     /// A client, which has no backend and waits for none, needs one.
     pub fn wanted(&mut self, now: Duration, client: ClientId, login: &L, access: Access<T>) {
-        if let Some(id) = self.ready(client, login, &access) {
+        if let Some(id) = self.ready(client, login, &access)
+            && self.may_lend(&access)
+        {
             return self.lend(id, client, access);
         }
         let number = self.number();
@@ -187,7 +187,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
 
     fn ready(&self, client: ClientId, login: &L, access: &Access<T>) -> Option<BackendId> {
         let login = self.logins.get(login)?;
-        let id = self.find(login, access, client, Duration::ZERO)?;
+        let id = self.find(login, access, client)?;
         let is_own = self.backends.get(&id)?.access == *access;
         // Older waiters go first, and a key's own backend may be on its way back.
         let is_free = |line: &Line| line.waiters.is_empty() && (is_own || line.resetting == 0);
@@ -304,6 +304,9 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         self.budget.give_back();
         if backend.is_pinned() {
             self.budget.unpin();
+        }
+        if backend.is_read() {
+            self.budget.end_read();
         }
         self.closing -= usize::from(backend.closing_since().is_some());
         self.idle -= usize::from(backend.idle_since().is_some());

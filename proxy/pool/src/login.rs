@@ -102,23 +102,6 @@ impl<T: Clone + Ord> Login<T> {
         }
     }
 
-    /// Whether the idle read-only backends are those that are kept for clients with tokens.
-    pub(crate) fn is_at_reserve(&self, leaders: usize) -> bool {
-        let idle = self
-            .lines
-            .get(&Access::ReadOnly)
-            .map_or(0, |line| line.idle.len());
-        let mut tokens = self.lines.iter().filter(|(access, _)| access.is_tokens());
-        idle <= leaders && tokens.any(|(_, line)| !line.is_empty())
-    }
-
-    /// Whether a client without tokens has a read-only backend.
-    pub(crate) fn has_reader(&self) -> bool {
-        self.lines
-            .get(&Access::ReadOnly)
-            .is_some_and(|line| line.lent > 0)
-    }
-
     pub(crate) fn may_open(&self, now: Duration) -> bool {
         let opening: usize = self.lines.values().map(|line| line.opening).sum();
         opening < OPENINGS_MAX && now >= self.backoff.until

@@ -16,23 +16,26 @@ enum Step {
     MakeRoom(BackendId),
 }
 
-/// Answer of the budget.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Places {
-    Maybe,
-    None,
+/// What the budget may still give.
+#[derive(Clone, Copy)]
+struct Left {
+    has_places: bool,
+    may_read: bool,
 }
 
 impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
     /// Serves waiters, as far as there is something for them.
     pub(crate) fn serve(&mut self, now: Duration) {
-        let mut places = Places::Maybe;
+        let mut left = Left {
+            has_places: true,
+            may_read: self.waiting > 0 && self.budget.may_read(),
+        };
         while self.waiting > 0 {
-            let Some((login, access, step)) = self.next_step(now, places) else {
+            let Some((login, access, step)) = self.next_step(now, left) else {
                 break;
             };
             match step {
-                Step::Lend(id) => {
+                Step::Lend(id) if self.may_lend(&access) => {
                     // After a token went first, the oldest waiter is next.
                     self.tokens_first = !(self.tokens_first && access.is_tokens());
                     let line = self.logins.entry(login).or_default().line(&access);
@@ -41,24 +44,30 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
                         self.lend(id, waiter.client, access);
                     }
                 }
+                Step::Lend(_) => left.may_read = false,
                 Step::Open if self.budget.take() => self.open(now, login, &access),
-                Step::Open => places = Places::None,
+                Step::Open => left.has_places = false,
                 Step::MakeRoom(id) => self.close(now, id),
             }
         }
-        if places == Places::Maybe {
+        if left.has_places {
             self.budget.forgo();
         }
     }
 
+    /// Whether a client may be lent a backend, which then counts as lent.
+    pub(crate) fn may_lend(&mut self, wanted: &Access<T>) -> bool {
+        *wanted != Access::ReadOnly || self.budget.read()
+    }
+
     /// The oldest waiter, and every second time the oldest with tokens. No idle backend closes while it can serve.
-    fn next_step(&self, now: Duration, places: Places) -> Option<(L, Access<T>, Step)> {
+    fn next_step(&self, now: Duration, left: Left) -> Option<(L, Access<T>, Step)> {
         let mut next = None;
         let mut first = (true, true, u64::MAX);
         for (name, login) in &self.logins {
             for (access, line) in &login.lines {
                 let head = line.waiters.front();
-                let step = head.and_then(|head| self.step(now, (name, access), head, places));
+                let step = head.and_then(|head| self.step(now, (name, access), head, left));
                 let (Some(head), Some(step)) = (head, step) else {
                     continue;
                 };
@@ -78,11 +87,13 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         now: Duration,
         (name, wanted): (&L, &Access<T>),
         head: &Waiter,
-        places: Places,
+        left: Left,
     ) -> Option<Step> {
+        if *wanted == Access::ReadOnly && !left.may_read {
+            return None;
+        }
         let login = self.logins.get(name)?;
-        let waited = now.saturating_sub(head.since);
-        let found = self.find(login, wanted, head.client, waited);
+        let found = self.find(login, wanted, head.client);
         if let Some(id) = found {
             let is_own = self.backends.get(&id)?.access == *wanted;
             // A key's own backend may be on its way back.
@@ -94,7 +105,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
             return None;
         }
         let is_full = login.places >= self.limits.login;
-        if !is_full && places == Places::Maybe {
+        if !is_full && left.has_places {
             return Some(Step::Open);
         }
         // One at a time makes room: whatever closes may be enough.
@@ -135,14 +146,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         login: &Login<T>,
         wanted: &Access<T>,
         client: ClientId,
-        waited: Duration,
     ) -> Option<BackendId> {
-        // One reader is served, and a second one after a long wait.
-        let may_be_kept = *wanted == Access::ReadOnly && login.has_reader();
-        let is_kept = may_be_kept && login.is_at_reserve(self.limits.leaders);
-        if is_kept && waited < self.patience() {
-            return None;
-        }
         let best = |access| self.best(login.lines.get(access)?, client);
         let is_registered_later = || wanted.is_tokens().then(|| best(&Access::ReadOnly))?;
         best(wanted).or_else(is_registered_later)
@@ -157,7 +161,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         ready.or_else(|| line.idle.last()).copied()
     }
 
-    /// Wait after which a client gets what is kept for others.
+    /// Wait after which others make way for a client.
     pub(crate) fn patience(&self) -> Duration {
         self.limits.wait / 8
     }
@@ -227,6 +231,9 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         }
         if backend.is_pinned() {
             self.budget.unpin();
+        }
+        if backend.is_read() {
+            self.budget.end_read();
         }
         self.closing -= usize::from(backend.closing_since().is_some());
         self.idle -= usize::from(backend.idle_since().is_some());

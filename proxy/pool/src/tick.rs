@@ -68,10 +68,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
 
     fn is_idle_too_long(&self, now: Duration, backend: &Backend<L, T>) -> bool {
         let idle = backend.idle_since().map(|since| now.saturating_sub(since));
-        let login = self.logins.get(&backend.login);
-        let is_kept = backend.access == Access::ReadOnly
-            && login.is_some_and(|login| login.is_at_reserve(self.limits.leaders));
-        now >= backend.expires_at || !is_kept && idle >= Some(self.limits.idle)
+        now >= backend.expires_at || idle >= Some(self.limits.idle)
     }
 
     /// Clients of some keys may keep every backend busy. If one of another key has waited long, a backend of a login
@@ -80,8 +77,15 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
     fn make_way(&mut self, now: Duration) {
         let starving = self.starving(now);
         let way = starving.iter().find_map(|key| self.way_for(*key));
+        let mut keys = starving.iter();
+        let reads = keys.any(|(_, access)| **access == Access::ReadOnly);
         if !starving.is_empty() {
             self.budget.urge();
+        }
+        if reads {
+            self.budget.urge_read();
+        } else {
+            self.budget.forgo_read();
         }
         self.gives_way(now, way);
     }

@@ -71,10 +71,9 @@ impl Pooling {
     pub(crate) fn new(pool: Pool, workers: NonZeroUsize) -> Self {
         let (shared, own, waits) = match pool {
             Pool::Session => (None, 0, 0),
-            Pool::Transaction(mut limits) => {
+            Pool::Transaction(limits) => {
                 let (places, own) = (Places::new(&limits, workers), limits.sessions);
                 let waits = limits.max.get() / 2;
-                limits.leaders = limits.leaders.div_ceil(workers.get());
                 (Some((limits, places)), own, waits)
             }
         };

@@ -61,8 +61,9 @@ pub(super) fn read(values: &mut Values<'_>) -> Option<Pool> {
         ));
         return None;
     }
-    // One is left for the others.
-    limits.pinned = limits.pinned.min((limits.max.get() - 1).max(1));
+    // Of those for clients without a token, one is left for the others.
+    let readers = limits.max.get() - limits.leaders;
+    limits.pinned = limits.pinned.min((readers - 1).max(1));
     Some(match lending {
         PoolMode::Session => Pool::Session,
         PoolMode::Transaction => Pool::Transaction(limits),

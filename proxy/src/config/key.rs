@@ -158,7 +158,8 @@ keys! {
         BackendsMax("backends.max", "N", Number, Default("20"),
             "Server connections at one time, for pool = transaction; stay below PostgreSQL's max_connections", "");
         BackendsLeaders("backends.leaders", "N", Number, Default("2"),
-            "Of these, how many are kept for current tokens", "Fewer than backends.max.");
+            "Of these, how many are kept for clients with a token",
+            "Fewer than backends.max: clients without a token never have the last ones, however long they wait.");
         BackendsWait("backends.wait", "TIME", Duration, Default("15s"),
             "Time that a transaction waits for a server connection (0 to 10min)",
             "Then it is refused with 53300; nothing of it was sent.");

@@ -58,8 +58,8 @@ guards! {
     BudgetAsked: OVER_BUDGET, 0;
     LoginLimit: OVER_LOGIN, 1;
     PinAsked: OVER_PINNED, 5;
-    /// Idle backends stay for clients with tokens.
-    Leaders: RESERVE, 2;
+    /// Some backends stay for clients with tokens.
+    Leaders: RESERVE, 0;
     /// A pause follows a failed opening.
     FailureTold: HAMMERS, 0;
     /// Time passes.

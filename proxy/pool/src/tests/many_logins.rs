@@ -41,7 +41,7 @@ impl Eq for Counted {}
 /// Comparisons for each client that is served, one of each login.
 fn comparisons(logins: u64) -> u64 {
     let (now, siblings) = (Duration::ZERO, Rc::<Siblings>::default());
-    let mut pool: Pool<Counted, u8, _> = Pool::new(limits(), Places::new(siblings, 4, 1));
+    let mut pool: Pool<Counted, u8, _> = Pool::new(limits(), Places::new(siblings, 4, 1, 4));
     for login in 0..logins {
         pool.wanted(now, ClientId(login), &Counted(login), Access::ReadOnly);
     }

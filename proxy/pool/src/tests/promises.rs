@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::{Access, BackendId, ClientId, Limits};
+use super::random::Draw;
+use crate::{Access, BackendId, ClientId};
 
 /// A promise that a run has broken.
 pub(super) type Broken = &'static str;
@@ -136,20 +137,15 @@ impl Truth {
         Some(server)
     }
 
-    fn wants_reserve(counts: &Counts, leaders: usize) -> bool {
-        let leads = TOKENS.into_iter().any(|at| {
-            counts.waiting[at] + counts.idle[at] + counts.resetting[at] + counts.lent[at] > 0
-        });
-        leads && counts.lent[0] > 0 && counts.idle[0] <= leaders
-    }
-
-    /// Whether a reader who has not waited long must not have an idle backend.
-    pub(super) fn is_reserved(&self, login: u8, limits: &Limits) -> bool {
-        Self::wants_reserve(&self.counts[usize::from(login)], limits.leaders)
+    /// Clients without tokens that have a backend.
+    pub(super) fn readers(&self) -> usize {
+        self.counts.iter().map(|counts| counts.lent[0]).sum()
     }
 
     /// Promise that is broken once all orders are carried out.
-    pub(super) fn at_rest(&self, limits: &Limits) -> Option<Broken> {
+    pub(super) fn at_rest(&self, draw: &Draw) -> Option<Broken> {
+        let limits = &draw.limits;
+        let may_read = self.readers() < draw.reads;
         for counts in &self.counts {
             if counts.places > limits.login {
                 return Some(OVER_LOGIN);
@@ -163,9 +159,9 @@ impl Truth {
             let own = |at: usize| counts.waiting[at].saturating_sub(counts.resetting[at]);
             let is_beside_own = |at: usize| own(at) > 0 && counts.idle[at] > 0;
             let leaders: usize = TOKENS.into_iter().map(own).sum();
-            let all = (counts.waiting[0] + leaders).saturating_sub(counts.resetting[0]);
-            let is_kept = leaders == 0 && Self::wants_reserve(counts, limits.leaders);
-            let is_beside = all > 0 && counts.idle[0] > 0 && !is_kept;
+            let readers = if may_read { counts.waiting[0] } else { 0 };
+            let all = (readers + leaders).saturating_sub(counts.resetting[0]);
+            let is_beside = all > 0 && counts.idle[0] > 0;
             if is_beside || (1..ACCESSES).any(is_beside_own) {
                 return Some(UNSERVED);
             }

@@ -14,6 +14,8 @@ pub(super) struct Draw {
     pub(super) limits: Limits,
     /// Places of all pools.
     pub(super) max: usize,
+    /// Of these, how many clients without tokens may have.
+    pub(super) reads: usize,
     /// Backends of all pools that clients may keep.
     pub(super) pinned: usize,
     pub(super) logins: u64,
@@ -40,10 +42,10 @@ impl Draw {
         let max = usize::try_from(one_of(&[1, 2, 3, 6, 12])).unwrap();
         let mut size = |values: &[u64]| usize::try_from(one_of(values)).unwrap();
         let (login, leaders) = (size(&[1, 2, 4, 100]), size(&[0, 1, 2]));
+        let reads = max.saturating_sub(leaders).max(1);
         let pinned = size(&[0, 1, 3]);
         let limits = Limits {
             login,
-            leaders,
             undecided: size(&[1, 2, 100]),
             wait: Duration::from_millis(one_of(&[500, 4000, 4000])),
             idle: seconds(one_of(&[1, 2, 600])),
@@ -52,6 +54,7 @@ impl Draw {
         Self {
             limits,
             max,
+            reads,
             pinned,
             logins: one_of(&[1, 1, 2, 3]),
             clients: usize::try_from(one_of(&[2, 6, 25, 25])).unwrap(),

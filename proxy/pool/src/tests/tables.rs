@@ -18,7 +18,6 @@ struct Script {
 pub(super) fn limits() -> Limits {
     Limits {
         login: 100,
-        leaders: 0,
         undecided: 100,
         wait: Duration::from_secs(8),
         idle: Duration::from_secs(60),
@@ -34,8 +33,13 @@ fn limited(change: impl FnOnce(&mut Limits)) -> Limits {
 }
 
 fn script(max: usize, limits: Limits) -> Script {
+    reading(max, limits, usize::MAX)
+}
+
+/// Of the places, clients without tokens get this many.
+fn reading(max: usize, limits: Limits, reads: usize) -> Script {
     let siblings: Rc<Siblings> = Rc::default();
-    let budget = Places::new(Rc::clone(&siblings), max, 1);
+    let budget = Places::new(Rc::clone(&siblings), max, 1, reads);
     Script {
         pool: Pool::new(limits, budget),
         siblings,
@@ -108,6 +112,7 @@ impl Script {
             ["owes", "idle"] => self.siblings.debt.set(Some(Debt::Idle)),
             ["owes", "any"] => self.siblings.debt.set(Some(Debt::Any)),
             ["claim"] => told.push(self.siblings.claim.get().to_owned()),
+            ["reader"] => told.push(self.siblings.reader.get().to_owned()),
             [id, "wants", login, wanted] => {
                 self.pool
                     .wanted(self.now, client(id), &login, access(wanted));
@@ -575,26 +580,23 @@ fn few_open_at_once_for_logins_that_are_not_decided() {
 
 #[test]
 fn some_are_kept_for_tokens() {
-    let leaders = limited(|of| of.leaders = 1);
-    script(4, leaders).run(
+    reading(3, limits(), 2).run(
         "1 has b1 a ro
-        back b1 ro
-        1 wants a ro => 1 gets b1
-        2 has b2 a t1
-        3 wants a ro => open b3 a
-        opened b3 => open b4 a
-        4 wants a t2 => 4 gets b3
-        opened b4
-        after 999
-        after 1 => 3 gets b4
-        back b1 ro
-        back b4 ro
-        1 wants a ro => 1 gets b1
+        2 has b2 b ro
         3 wants a ro
-        back b1 ro => 3 gets b4
-        back b4 ro
-        back b2 t1
-        after 60000 => close b1, close b2, reset b4",
+        4 wants c new => open b3 c
+        opened b3 => 4 gets b3
+        back b3 ro
+        5 wants a t1 => close b3
+        ended b3 => open b4 a
+        opened b4 => 5 gets b4
+        back b4 t1 tidy
+        after 1000
+        reader => urges
+        5 wants a t1 => 5 gets b4
+        back b1 ro => 3 gets b1, to be reset
+        tick
+        reader",
     );
 }
 
@@ -611,18 +613,13 @@ scripts! {
 
 #[test]
 fn none_of_several_that_have_ended_is_lent() {
-    let leaders = limited(|of| of.leaders = 1);
-    script(4, leaders).run(
+    reading(3, limits(), 1).run(
         "1 has b1 a ro
-        2 has b2 a t1
-        3 has b3 b ro
-        back b3 ro
-        ms 1
-        back b2 t1
-        4 wants a ro => open b4 a
-        5 wants c ro => close b3
-        opened b4
-        ended b2 b4 => open b5 a, open b6 c",
+        2 wants a t1 => open b2 a
+        2 leaves
+        opened b2
+        3 wants a ro
+        ended b1 b2 => open b3 a",
     );
 }
 

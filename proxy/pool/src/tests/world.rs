@@ -37,6 +37,8 @@ pub(super) struct Places {
     siblings: Rc<Siblings>,
     max: usize,
     pins: usize,
+    /// Backends that clients without tokens may have.
+    reads: usize,
 }
 
 /// What this pool and the others say to each other.
@@ -45,14 +47,16 @@ pub(super) struct Siblings {
     pub(super) taken: Cell<usize>,
     pub(super) debt: Cell<Option<Debt>>,
     pub(super) claim: Cell<&'static str>,
+    pub(super) reader: Cell<&'static str>,
 }
 
 impl Places {
-    pub(super) const fn new(siblings: Rc<Siblings>, max: usize, pins: usize) -> Self {
+    pub(super) const fn new(siblings: Rc<Siblings>, max: usize, pins: usize, reads: usize) -> Self {
         Self {
             siblings,
             max,
             pins,
+            reads,
         }
     }
 }
@@ -82,6 +86,28 @@ impl Budget for Places {
 
     fn debt(&self) -> Debt {
         self.siblings.debt.get().unwrap_or(Debt::Nothing)
+    }
+
+    fn read(&mut self) -> bool {
+        let may_read = self.may_read();
+        self.reads -= usize::from(may_read);
+        may_read
+    }
+
+    fn may_read(&self) -> bool {
+        self.reads > 0
+    }
+
+    fn end_read(&mut self) {
+        self.reads += 1;
+    }
+
+    fn urge_read(&mut self) {
+        self.siblings.reader.set("urges");
+    }
+
+    fn forgo_read(&mut self) {
+        self.siblings.reader.set("");
     }
 
     fn pin(&mut self) -> bool {
@@ -130,13 +156,16 @@ impl World {
         let mut limits = draw.limits.clone();
         match guard {
             Some(Guard::LoginLimit) => limits.login = usize::MAX,
-            Some(Guard::Leaders) => limits.leaders = 0,
             Some(Guard::Patience) => limits.wait = Duration::MAX,
             _ => {}
         }
         let is_asked = guard != Some(Guard::BudgetAsked);
         let max = if is_asked { draw.max } else { usize::MAX };
-        let budget = Places::new(places.clone(), max, draw.pinned);
+        let reads = match guard {
+            Some(Guard::Leaders) => usize::MAX,
+            _ => draw.reads,
+        };
+        let budget = Places::new(places.clone(), max, draw.pinned, reads);
         let mut world = Self {
             random,
             out: guard,
@@ -275,7 +304,7 @@ impl World {
         if self.truth.pinned > self.draw.pinned {
             self.breaks(OVER_PINNED);
         }
-        if let Some(promise) = self.truth.at_rest(&self.draw.limits) {
+        if let Some(promise) = self.truth.at_rest(&self.draw) {
             self.breaks(promise);
         }
     }
@@ -394,8 +423,7 @@ impl World {
 
     fn lend(&mut self, id: ClientId, backend: BackendId, residue: Residue) {
         let client = self.clients.get(&id);
-        let Some((client, (number, since))) =
-            client.and_then(|client| Some((client, client.waits?)))
+        let Some((client, (number, _))) = client.and_then(|client| Some((client, client.waits?)))
         else {
             return self.breaks(NOT_WAITING);
         };
@@ -411,8 +439,7 @@ impl World {
             is_same && other.waits.is_some_and(|(other, _)| other < number)
         });
         let is_other = |of: Option<ClientId>| of.is_some_and(|of| of != id);
-        let is_reader =
-            access == Access::ReadOnly && self.truth.is_reserved(login, &self.draw.limits);
+        let is_over = access == Access::ReadOnly && self.truth.readers() >= self.draw.reads;
         let broken = [
             (server.doing != Doing::Idle, TWO_OWNERS),
             (server.login != login, OTHER_LOGIN),
@@ -422,10 +449,7 @@ impl World {
             (is_other(server.residue) && !is_reset, LEAK),
             (server.is_known_dead, DEAD),
             (others.next().is_some(), OUT_OF_TURN),
-            (
-                is_reader && self.now - since < self.draw.limits.wait / 8,
-                RESERVE,
-            ),
+            (is_over, RESERVE),
         ];
         for (is_broken, promise) in broken {
             if is_broken {

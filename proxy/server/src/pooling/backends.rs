@@ -103,7 +103,6 @@ impl Backends {
         };
         let limits = Limits {
             login: limits.max.get(),
-            leaders: limits.leaders,
             undecided: places.undecided(),
             wait: limits.wait,
             idle: limits.idle,

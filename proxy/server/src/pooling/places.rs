@@ -14,6 +14,8 @@ use super::BackendLimits;
 pub(crate) struct Places {
     state: Arc<Mutex<State>>,
     undecided: usize,
+    /// Of all, how many are kept for clients with tokens.
+    leaders: usize,
 }
 
 /// Share of all places, as a divisor, that the openings for logins which were never admitted may have.
@@ -23,6 +25,10 @@ const UNDECIDED: usize = 4;
 struct State {
     free: usize,
     free_pins: usize,
+    /// Server connections that clients without tokens may have beside those that they have.
+    free_reads: usize,
+    /// Shares in which such a client has waited long, the longest waiting first.
+    readers: VecDeque<u64>,
     /// Last number of a share.
     numbers: u64,
     /// The longest waiting first, at most one of each share.
@@ -52,12 +58,15 @@ impl Places {
         let state = State {
             free: limits.max.get(),
             free_pins: limits.pinned,
+            free_reads: limits.max.get().saturating_sub(limits.leaders),
+            readers: VecDeque::new(),
             numbers: 0,
             claims: VecDeque::new(),
         };
         Self {
             state: Arc::new(Mutex::new(state)),
             undecided: limits.max.get().div_ceil(UNDECIDED * workers.get()),
+            leaders: limits.leaders,
         }
     }
 
@@ -75,6 +84,12 @@ impl Places {
             held: 0,
             is_waiting: false,
         }
+    }
+}
+
+impl State {
+    fn may_read(&self, share: u64) -> bool {
+        self.free_reads > 0 && self.readers.front().is_none_or(|first| *first == share)
     }
 }
 
@@ -137,6 +152,42 @@ impl Budget for Share {
         }
     }
 
+    fn read(&mut self) -> bool {
+        // All of them together never have more than there are.
+        if self.places.leaders == 0 {
+            return true;
+        }
+        let mut state = self.places.state.lock();
+        let may_read = state.may_read(self.number);
+        if may_read {
+            state.free_reads -= 1;
+            state.readers.pop_front();
+        }
+        may_read
+    }
+
+    fn may_read(&self) -> bool {
+        self.places.leaders == 0 || self.places.state.lock().may_read(self.number)
+    }
+
+    fn end_read(&mut self) {
+        if self.places.leaders > 0 {
+            self.places.state.lock().free_reads += 1;
+        }
+    }
+
+    fn urge_read(&mut self) {
+        let mut state = self.places.state.lock();
+        if !state.readers.contains(&self.number) {
+            state.readers.push_back(self.number);
+        }
+    }
+
+    fn forgo_read(&mut self) {
+        let mut state = self.places.state.lock();
+        state.readers.retain(|share| *share != self.number);
+    }
+
     fn pin(&mut self) -> bool {
         let mut state = self.places.state.lock();
         let is_free = state.free_pins > 0;
@@ -152,6 +203,7 @@ impl Budget for Share {
 impl Drop for Share {
     fn drop(&mut self) {
         self.forgo();
+        self.forgo_read();
     }
 }
 
@@ -163,9 +215,13 @@ mod tests {
     use crate::pooling::Reset;
 
     fn shares<const N: usize>(max: usize) -> [Share; N] {
+        keeping(max, 0)
+    }
+
+    fn keeping<const N: usize>(max: usize, leaders: usize) -> [Share; N] {
         let limits = BackendLimits {
             max: NonZeroUsize::new(max).unwrap(),
-            leaders: 0,
+            leaders,
             wait: Duration::ZERO,
             idle: Duration::ZERO,
             lifetime: Duration::ZERO,
@@ -190,6 +246,23 @@ mod tests {
         assert!(!other.take(), "another has waited longer");
         one.forgo();
         assert!(other.take());
+    }
+
+    #[test]
+    fn some_are_kept_for_tokens_and_the_others_go_round() {
+        let [mut one, mut other] = keeping(3, 1);
+        assert!(one.read() && one.read() && !one.read() && !other.may_read());
+        other.urge_read();
+        one.urge_read();
+        one.end_read();
+        assert!(!one.read() && other.read());
+        other.end_read();
+        assert!(one.read());
+        one.end_read();
+        other.urge_read();
+        assert!(!one.may_read());
+        drop(other);
+        assert!(one.read());
     }
 
     #[test]

@@ -58,6 +58,20 @@ impl Budget for Places {
         Debt::Nothing
     }
 
+    fn read(&mut self) -> bool {
+        true
+    }
+
+    fn may_read(&self) -> bool {
+        true
+    }
+
+    fn end_read(&mut self) {}
+
+    fn urge_read(&mut self) {}
+
+    fn forgo_read(&mut self) {}
+
     fn pin(&mut self) -> bool {
         false
     }
@@ -137,7 +151,6 @@ impl World {
         let life = self.number();
         let limits = Limits {
             login: usize::MAX,
-            leaders: self.random.index(2),
             undecided: usize::MAX,
             wait: Duration::from_secs(2),
             idle: Duration::from_secs(3),
