@@ -122,6 +122,11 @@ impl RejectionRecord {
             self.transaction,
         )
     }
+
+    pub(super) fn rough_likeness(&self) -> impl Hash + '_ {
+        let is_refused = self.enforced == Enforcement::Refused;
+        (self.kind.as_str(), is_refused, &self.session.user)
+    }
 }
 
 /// The reason that only DETAIL gives.

@@ -20,14 +20,22 @@ pub(super) const FIRST: u64 = 10;
 /// After this time the first ones are recorded again, and the others reported.
 pub(super) const WINDOW: Duration = Duration::from_secs(10);
 
-/// Limit of counted kinds. Records of further kinds are all recorded.
-const KINDS: usize = 1024;
+/// Number of kinds, from which on further ones share a count for each user.
+pub(super) const KINDS: usize = 1024;
 
 #[derive(Debug, Default)]
 pub(super) struct Repeats {
-    /// Kinds by the hash of their likeness; `None` for refusals before authentication.
-    seen: Mutex<HashMap<Option<u64>, RepeatedRefusal>>,
+    seen: Mutex<HashMap<Kind, RepeatedRefusal>>,
     hasher: RandomState,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    Unauthenticated,
+    /// The hash of its likeness.
+    Alike(u64),
+    /// Beyond the limit, the hash of what a client cannot vary at will.
+    Beyond(u64),
 }
 
 #[derive(Debug)]
@@ -44,23 +52,30 @@ pub(super) enum LeftOut {
     /// A number of refusals like this record, which has the time of the last one.
     Repeated(Box<RejectionRecord>),
     Unauthenticated(u64),
+    /// They are not alike, so no record describes them.
+    Beyond(u64),
 }
 
 impl Repeats {
     /// Returns the record if it is one of the first of its kind.
     pub(super) fn admit(&self, record: RejectionRecord) -> Option<Arc<RejectionRecord>> {
         let authenticated = record.session.is_authenticated();
-        let key = authenticated.then(|| self.hasher.hash_one(record.likeness()));
+        let mut kind = if authenticated {
+            Kind::Alike(self.hasher.hash_one(record.likeness()))
+        } else {
+            Kind::Unauthenticated
+        };
         let mut seen = self.seen.lock();
-        let is_full = seen.len() >= KINDS;
-        match seen.entry(key) {
+        if authenticated && seen.len() >= KINDS && !seen.contains_key(&kind) {
+            kind = Kind::Beyond(self.hasher.hash_one(record.rough_likeness()));
+        }
+        match seen.entry(kind) {
             Entry::Occupied(mut entry) => {
                 let seen = entry.get_mut();
                 seen.count += 1;
                 seen.last = record.time;
                 (seen.count <= FIRST).then(|| Arc::new(record))
             }
-            Entry::Vacant(_) if is_full && authenticated => Some(Arc::new(record)),
             Entry::Vacant(entry) => {
                 let first = Arc::new(record);
                 entry.insert(RepeatedRefusal {
@@ -77,13 +92,14 @@ impl Repeats {
     /// Takes what was left out of each kind counted for at least `age`. These kinds start again.
     pub(super) fn take(&self, age: Duration) -> Vec<LeftOut> {
         let mut left_out = Vec::new();
-        self.seen.lock().retain(|key, seen| {
+        self.seen.lock().retain(|kind, seen| {
             let is_over = seen.since.elapsed() >= age;
             let count = seen.count.saturating_sub(FIRST);
             if is_over && count > 0 {
-                left_out.push(match key {
-                    None => LeftOut::Unauthenticated(count),
-                    Some(_) => LeftOut::Repeated(Box::new(RejectionRecord {
+                left_out.push(match kind {
+                    Kind::Unauthenticated => LeftOut::Unauthenticated(count),
+                    Kind::Beyond(_) => LeftOut::Beyond(count),
+                    Kind::Alike(_) => LeftOut::Repeated(Box::new(RejectionRecord {
                         time: seen.last,
                         count,
                         ..RejectionRecord::clone(&seen.first)

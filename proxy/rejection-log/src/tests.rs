@@ -292,6 +292,34 @@ fn a_full_disk_is_counted_and_a_torn_line_spoils_no_other() {
     assert_eq!(lines[2]["token"], 3);
 }
 
+#[test]
+fn a_full_disk_is_told_without_a_further_refusal() {
+    let (disk, verdict, _entries, text) = disk();
+    let log = RejectionLog::start(Some(Sink::to(disk)), Literals::Remove, 16).unwrap();
+    let full = || Err(io::Error::from(io::ErrorKind::StorageFull));
+    (0..2).for_each(|_| verdict.send(full()).unwrap());
+    drop(verdict);
+    log.record(record(1));
+    eventually(|| text.lock().unwrap().contains("\"dropped\":1"));
+}
+
+#[test]
+fn refusals_before_authentication_are_counted_on_a_full_disk() {
+    const LOGINS: u64 = repeats::FIRST + 5;
+    let (disk, verdict, _entries, text) = disk();
+    let log = RejectionLog::start(Some(Sink::to(disk)), Literals::Remove, 16).unwrap();
+    let full = || Err(io::Error::from(io::ErrorKind::StorageFull));
+    // The first ones, and the line that counts the others.
+    (0..=repeats::FIRST).for_each(|_| verdict.send(full()).unwrap());
+    drop(verdict);
+    let mut login = record(1);
+    login.session.backend_pid = None;
+    (0..LOGINS).for_each(|_| log.record(login.clone()));
+    drop(log);
+    let lines: Vec<Value> = lines(text.lock().unwrap().trim_start());
+    assert_eq!((lines.len(), &lines[0]["dropped"]), (1, &json!(LOGINS)));
+}
+
 /// A proxy that was killed, or a full disk before SIGHUP.
 #[test]
 fn half_a_line_in_the_file_spoils_no_other() {
@@ -459,7 +487,7 @@ fn what_repeats_is_told_after_a_while() {
         .into_iter()
         .map(|left_out| match left_out {
             repeats::LeftOut::Repeated(record) => (record.token, record.count),
-            repeats::LeftOut::Unauthenticated(_) => (None, 0),
+            other => panic!("{other:?}"),
         })
         .collect();
     tokens.sort_unstable();
@@ -471,26 +499,37 @@ fn what_repeats_is_told_after_a_while() {
     );
 }
 
-/// Further kinds are all recorded.
+/// Further ones have few records too, another user's own ones, and none is lost.
 #[test]
 fn kinds_that_are_counted_have_a_limit() {
-    let repeats = Repeats::default();
-    for token in 0..5_000 {
-        for _ in 0..2 * repeats::FIRST {
-            let admitted = repeats.admit(record(token)).is_some();
-            assert!(admitted || token < 1024, "{token}");
-        }
+    const RECORDS: u64 = 5_000;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("r");
+    let log = RejectionLog::open(Some(&path), Literals::Remove).unwrap();
+    let mut other = record(7);
+    other.session.user = "other".to_owned();
+    for token in 0..RECORDS {
+        log.record(record(token));
+        log.record(record(RECORDS));
     }
-    assert!(repeats.take(Duration::ZERO).len() <= 1024);
+    log.record(other);
+    drop(log);
+    let lines = lines(&std::fs::read_to_string(&path).unwrap());
+    let records = lines.iter().filter(|line| line["kind"].is_string());
+    assert!(records.count() <= repeats::KINDS + 2 * repeats::FIRST as usize + 1);
+    assert_eq!(count_of(&lines, |line| line["user"] == "other"), 1);
+    let dropped = lines.iter().filter_map(|line| line["dropped"].as_u64());
+    let told = count_of(&lines, |line| line["kind"].is_string());
+    assert_eq!(dropped.sum::<u64>() + told, 2 * RECORDS + 1);
 }
 
 #[test]
 fn the_last_records_are_in_memory() {
     let log = RejectionLog::open(None, Literals::Remove).unwrap();
-    for token in 0..2 * recent::KEPT as u64 {
+    let kept = recent::KEPT as u64;
+    for token in 0..kept + 20 {
         log.record(record(token));
     }
     let tokens: Vec<u64> = log.recent().iter().map(|r| r.token.unwrap()).collect();
-    let kept = recent::KEPT as u64;
-    assert_eq!(tokens, (kept..2 * kept).collect::<Vec<u64>>());
+    assert_eq!(tokens, (20..kept + 20).collect::<Vec<u64>>());
 }

@@ -140,13 +140,17 @@ impl LogWriter {
             if self.repeats_told.elapsed() >= REPEATS_EVERY {
                 self.report_repeats(WINDOW);
             }
-            if let Message::Record(record) = message {
-                self.emit(&record);
-                self.write_record(&record);
+            match message {
+                Message::Record(record) => {
+                    self.emit(&record);
+                    self.write_record(&record);
+                }
+                // A full disk may have room again.
+                Message::Wake => self.write_missing(),
             }
         }
-        self.report_dropped();
         self.report_repeats(Duration::ZERO);
+        self.report_dropped();
         self.write_missing();
     }
 
@@ -183,6 +187,9 @@ impl LogWriter {
                     self.write_record(&record);
                 }
                 LeftOut::Unauthenticated(left_out) => self.report_unauthenticated(left_out),
+                LeftOut::Beyond(left_out) => {
+                    self.shared.dropped.fetch_add(left_out, Ordering::Relaxed);
+                }
             }
         }
     }
@@ -193,10 +200,9 @@ impl LogWriter {
             left_out,
             "more requests were refused before authentication than are recorded"
         );
-        self.write_missing();
         let time = rfc3339(SystemTime::now());
         let line = serde_json::json!({ "time": time, "unauthenticated": left_out });
-        self.write_line(&line.to_string());
+        self.write_counted(&line.to_string(), left_out);
     }
 
     fn reopen(&mut self) {
@@ -250,9 +256,14 @@ impl LogWriter {
     }
 
     fn write_record(&mut self, record: &RejectionRecord) {
+        self.write_counted(&record.to_json_line(), record.count);
+    }
+
+    /// Writes a line that stands for `count` refusals, or counts them as missing.
+    fn write_counted(&mut self, line: &str, count: u64) {
         self.write_missing();
-        if self.missing > 0 || !self.write_line(&record.to_json_line()) {
-            self.missing = self.missing.saturating_add(record.count);
+        if self.missing > 0 || !self.write_line(line) {
+            self.missing = self.missing.saturating_add(count);
         }
     }
 
