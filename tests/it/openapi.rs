@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 
+use pgpalisade_fence::rejection::RejectionKind;
 use pgpalisade_test_servers::http::{Answer, Http};
 use pgpalisade_test_servers::machine::{Signal, repository, signal, wait_for, wait_until};
 use pgpalisade_test_servers::postgres::{Postgres, scratch_dir};
@@ -137,6 +138,16 @@ fn what_is_described_is_what_is_served() {
         described, served,
         "docs/openapi.json (left), the proxy (right)"
     );
+}
+
+#[test]
+fn all_kinds_of_refusals_are_described() {
+    let root = Description::read().root;
+    let described =
+        |of: &str| names(&root["components"]["schemas"]["Rejection"]["properties"][of]["enum"]);
+    let all = RejectionKind::ALL.iter();
+    let (kinds, codes) = all.map(|kind| (kind.as_str(), kind.sqlstate())).unzip();
+    assert_eq!((described("kind"), described("sqlstate")), (kinds, codes));
 }
 
 /// Options of a proxy with its marks in the database itself, so that nothing answers while that is down.
