@@ -1,6 +1,7 @@
 //! The rejection log of a real proxy: rotated, and flooded by endless retries.
 
-use pgpalisade_test_servers::machine::{Signal, signal, wait_until};
+use pgpalisade_test_servers::machine::{Signal, assert_says, signal, wait_until};
+use pgpalisade_test_servers::programs::feed;
 use pgpalisade_test_servers::proxy::subcommand;
 use pgpalisade_test_servers::stage::Stage;
 use pgpalisade_test_servers::wire::{Batch, Wire};
@@ -81,6 +82,17 @@ fn a_storm_is_a_few_records_and_a_count() {
     let report: Value = serde_json::from_slice(&report.output().unwrap().stdout).unwrap();
     assert_eq!(report["read"]["foreign_lines"], 0);
     assert_eq!(report["total"]["refused"], STORM + 1);
+    let mut rejections = subcommand("rejections");
+    rejections.args(["--json", "-"]);
+    let damaged = feed(
+        rejections,
+        "{\"time\":\"2026-11-21T02:00:00Z\",\"dropped\":5}\ngarbage\n",
+    );
+    assert!(damaged.status.success(), "{damaged:?}");
+    assert_says(
+        &String::from_utf8(damaged.stderr).unwrap(),
+        "1 line could not be read",
+    );
     // The log has the first ones and a count.
     let output = stage.proxy.output();
     let told = output.lines().filter(|line| line.contains("\"rejected\""));

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use pgpalisade_authority::Scope;
 use pgpalisade_elect::Signals;
-use pgpalisade_fence::readable::escaped;
+use pgpalisade_fence::readable::{counted, escaped};
 use pgpalisade_rejection_log::line::{self, Filter, Line, Read};
 use rustix::process::Signal;
 
 use super::moment::moment;
 use super::rejection_file;
-use super::{Failure, failed, run_to_end};
+use super::{Failure, failed, run_to_end, tell};
 use crate::config::{Environment, Flags, Key, RawConfig};
 use follow::Followed;
 
@@ -145,6 +145,10 @@ fn print(path: &Path, form: Form, filter: Filter, scope: Option<&Scope>) -> Resu
     printer.out.flush()?;
     if printer.foreign > 0 && printer.understood == 0 {
         return Err(PrintError::File(rejection_file::no_log(path)));
+    }
+    if printer.foreign > 0 {
+        let lines = counted(printer.foreign, "line");
+        tell(&format!("pgpalisade: {lines} could not be read"));
     }
     match scope {
         Some(scope) if !printer.has_scope => {
