@@ -21,6 +21,7 @@ const TAKEOVERS: usize = 10;
 pub(crate) const PROXIES: &str = "proxies";
 pub(crate) const SCOPES: &str = "scopes";
 pub(crate) const PREPARED: &str = "prepared_transactions";
+const TAKEOVERS_LIST: &str = "takeovers";
 
 /// Everything that `status` shows. Times are microseconds since the Unix epoch.
 #[derive(Debug, Serialize)]
@@ -154,6 +155,9 @@ pub(crate) async fn look(config: &Config, wanted: &ScopeFilter) -> Status {
             Vec::new()
         }),
     };
+    if contents.is_none() && store.state != StoreState::Missing {
+        seen.unread.push(TAKEOVERS_LIST);
+    }
     let takeovers = contents.map_or_else(Vec::new, |contents| takeovers(contents, wanted));
     let scopes = scopes(marks, contents.zip(alive.as_ref()));
     let scopes_total = scopes.len();
@@ -175,11 +179,11 @@ pub(crate) async fn look(config: &Config, wanted: &ScopeFilter) -> Status {
 
 impl Status {
     /// Whether the cluster, the authority or a list could not be read. A store that only its proxy can read does not
-    /// count if the cluster has a copy of the marks.
+    /// count, nor do the takeovers in it, if the cluster has a copy of the marks.
     pub(crate) fn is_incomplete(&self) -> bool {
         self.cluster.version.is_none()
             || self.authority.state == StoreState::Unreadable
-            || !self.unread.is_empty()
+            || self.unread.iter().any(|list| *list != TAKEOVERS_LIST)
     }
 
     pub(crate) fn is_unread(&self, list: &str) -> bool {

@@ -29,6 +29,7 @@ fn what_is_there_while_a_proxy_runs_and_after() {
     // From the copy in the cluster.
     assert_eq!(marks(&status), ["\"default\"=34", "\"jobs\"=7"]);
     assert!(status["scopes"][0]["alive_below_mark"].is_null());
+    assert_eq!(status["unread"].to_string(), "[\"takeovers\"]");
     let text = String::from_utf8(settings.run("status").stdout).unwrap();
     assert_says(
         &text,
@@ -40,7 +41,7 @@ fn what_is_there_while_a_proxy_runs_and_after() {
     let nowhere = incomplete(&blind);
     let problem = nowhere["cluster"]["problems"][0].as_str().unwrap();
     assert!(problem.contains("keeps no copy of them"), "{problem}");
-    assert_eq!(nowhere["unread"].to_string(), "[\"scopes\"]");
+    assert_eq!(nowhere["unread"].to_string(), "[\"scopes\",\"takeovers\"]");
     let shown = String::from_utf8(blind.run("status").stdout).unwrap();
     assert!(shown.contains("\nscopes\ncannot be read\n"), "{shown}");
     assert!(shown.contains("\nprepared transactions\nnone\n"), "{shown}");
