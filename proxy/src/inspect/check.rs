@@ -44,6 +44,7 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
         Some(control) => control.connection.look(cluster_lock::proxies).await,
         None => Ok(Vec::new()),
     };
+    let has_no_proxy = proxies.as_ref().is_ok_and(Vec::is_empty);
     let proxies = proxies.unwrap_or_default();
     match &control {
         Some(control) => {
@@ -62,7 +63,18 @@ pub(crate) async fn run(config: &Config, tell: &mut dyn FnMut(Finding)) {
         None => None,
     };
     let store = store::look(location, protected, within).await;
-    let store = store::try_open(location, store, within).await;
+    let mut store = store::try_open(location, store, within).await;
+    if store.state == StoreState::InUse
+        && store.verdict.outcome == CheckOutcome::Ok
+        && has_no_proxy
+        // A standby knows no proxies.
+        && control.as_ref().is_some_and(|c| !c.rights.standby)
+    {
+        store.verdict = CheckResult::warn(
+            format!("{location} is in use, but this cluster has no proxy"),
+            "look for another cluster's proxy that has this store: no second one starts with it",
+        );
+    }
     let forgotten = witnessed.and_then(|witnessed| forgotten(&witnessed, &store));
     report(Check::Authority, forgotten.unwrap_or(store.verdict));
     let elected = policy.map_or(&[][..], |loaded| loaded.policy.elected());

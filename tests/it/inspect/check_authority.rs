@@ -56,8 +56,12 @@ fn while_its_proxy_runs_and_after() {
 fn a_witness_that_is_off_and_a_store_that_is_damaged() {
     let postgres = Postgres::start();
     let (_dir, store) = fresh_store();
-    drop(Embedded::open(&store).unwrap());
+    let elsewhere = Embedded::open(&store).unwrap();
     let settings = Settings::new(&postgres, &store);
+    settings
+        .check()
+        .finds("warn authority: this cluster has no proxy -> another cluster's");
+    drop(elsewhere);
     let off = settings.clone().flag("--witness=off").check();
     off.finds("warn witness: it is off -> auto");
     std::fs::write(store.join("authority.redb"), b"damaged").unwrap();
