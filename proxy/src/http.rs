@@ -106,7 +106,10 @@ impl HttpServer {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Process::default()));
         registry.register_collector(Box::new(facts.in_force.clone()));
-        facts.shared.metrics.register(&takeover, &mut registry);
+        let shared = &facts.shared;
+        shared
+            .metrics
+            .register(&takeover, &shared.pause, &mut registry);
         let answers = Arc::new(Answers {
             registry,
             access: listener.access,

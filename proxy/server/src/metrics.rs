@@ -21,6 +21,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
 
+use crate::pause::{self, Pause};
 use added_time::AddedTime;
 pub(crate) use added_time::Clock;
 use marks::MarkCollector;
@@ -42,6 +43,32 @@ const BASES: [&str; 4] = ["not_required", "token", "exempt", "failed_transaction
 
 /// Where bytes come from.
 const SIDES: [&str; 2] = ["client", "server"];
+
+/// Why sessions end.
+const REASONS: [&str; 22] = [
+    "client_left",
+    "server_closed",
+    "protocol_violation",
+    "contradiction",
+    "own_statement_failed",
+    "unguarded",
+    "declaration_unanswered",
+    "taken_over",
+    "outcome_unknown",
+    "deposed_primary",
+    "ended_by_server",
+    "shutdown",
+    "killed",
+    "lease_lost",
+    "leadership_lost",
+    "leadership_gained",
+    "too_many_pinned",
+    "no_server_connection",
+    "late_message",
+    "client_connection_failed",
+    "client_stalled",
+    "server_connection_failed",
+];
 
 type Label = [(&'static str, &'static str); 1];
 
@@ -81,6 +108,11 @@ impl Drop for OpenConnection {
 
 impl Metrics {
     pub(crate) fn new(marks: Arc<MarkCache>) -> Self {
+        // Begins at zero, so that the first end is seen as a rise.
+        let ended = Family::<Label, Counter>::default();
+        for reason in REASONS {
+            drop(ended.get_or_create(&[("reason", reason)]));
+        }
         Self {
             rejections: Arc::new(Rejections::new(Arc::clone(&marks))),
             marks,
@@ -89,7 +121,7 @@ impl Metrics {
             open: Gauge::default(),
             refused: Family::default(),
             sessions: Counter::default(),
-            ended: Family::default(),
+            ended,
             added: AddedTime::default(),
         }
     }
@@ -145,7 +177,7 @@ impl Metrics {
         }
     }
 
-    pub fn register(&self, takeover: &Takeover, registry: &mut Registry) {
+    pub fn register(&self, takeover: &Takeover, pause: &Pause, registry: &mut Registry) {
         let ours = registry.sub_registry_with_prefix("pgpalisade");
         let help = "Client connections accepted";
         ours.register("connections", help, self.connections.clone());
@@ -159,7 +191,7 @@ impl Metrics {
         ours.register_collector(Box::new(Traffic(Arc::clone(&self.tallies))));
         ours.register_collector(Box::new(Arc::clone(&self.rejections)));
         ours.register_collector(Box::new(MarkCollector(Arc::clone(&self.marks))));
-        ours.register_collector(Box::new(Standing(takeover.clone())));
+        ours.register_collector(Box::new(Standing(takeover.clone(), pause.clone())));
         self.added.register(ours);
         takeover.meters().register(ours);
     }
@@ -196,13 +228,16 @@ fn counter((name, count): (&str, u64)) -> (&str, ConstCounter<u64>) {
 }
 
 #[derive(Debug)]
-struct Standing(Takeover);
+struct Standing(Takeover, Pause);
 
 impl Collector for Standing {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Whether the control connection leads to a primary.";
         let is_up = f64::from(u8::from(self.0.primary().is_some()));
-        gauge(&mut encoder, "control_connection_up", help, is_up)
+        gauge(&mut encoder, "control_connection_up", help, is_up)?;
+        let help = "Whether the console holds all sessions (PAUSE).";
+        let is_paused = f64::from(u8::from(self.1.traffic() == pause::Traffic::Held));
+        gauge(&mut encoder, "paused", help, is_paused)
     }
 }
 

@@ -50,7 +50,7 @@ impl Console {
 }
 
 fn overtaken(how: &str) -> ConsoleError {
-    let hint = "SHOW DATABASES shows the present state in its column paused.";
+    let hint = "The metric pgpalisade_paused shows the present state, and SHOW DATABASES while clients are connected.";
     ConsoleError::new("57014", how).hint(hint)
 }
 

@@ -3,6 +3,7 @@
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use pgpalisade_test_servers::http::Http;
 use pgpalisade_test_servers::machine::{Signal, signal, wait_until};
 use pgpalisade_test_servers::stage::leader;
 use pgpalisade_test_servers::wire::{Batch, Message, TRUSTED, Wire, pretty, tags};
@@ -51,7 +52,11 @@ fn jobs(scene: &Scene) -> String {
 
 #[test]
 fn nothing_begins_and_what_has_begun_goes_on() {
-    let scene = Scene::new(on_a_socket);
+    let http = Http::free();
+    let scene = Scene::with(on_a_socket, |options| {
+        let address = format!("127.0.0.1:{}", http.port());
+        options.flag("--http", &address)
+    });
     let mut idle = scene.stage.leader("1");
     let mut busy = scene.stage.leader("1");
     busy.ok("BEGIN; INSERT INTO jobs VALUES (1)");
@@ -68,6 +73,7 @@ fn nothing_begins_and_what_has_begun_goes_on() {
     busy.send(&insert(4));
     assert_silent(&mut busy);
     assert!(!login.is_finished());
+    assert_eq!(http.metrics().of("pgpalisade_paused"), 1.0);
     assert_eq!(jobs(&scene), "1,2");
     let active = "SELECT count(*) FROM pg_stat_activity \
                   WHERE backend_type = 'client backend' AND state <> 'idle' AND pid <> pg_backend_pid()";
@@ -79,6 +85,7 @@ fn nothing_begins_and_what_has_begun_goes_on() {
     login.join().unwrap();
     assert_eq!(jobs(&scene), "1,2,3,4");
     assert!(!paused(&scene));
+    assert_eq!(http.metrics().of("pgpalisade_paused"), 0.0);
 }
 
 /// A client that sends ahead is idle only once everything was answered.
