@@ -25,7 +25,11 @@ impl Scene {
         let postgres = Postgres::start();
         postgres.sql("CREATE TABLE jobs (id int)");
         let http = Http::free();
-        let proxy = Proxy::start_with(http.options(&postgres).flag("--takeover-timeout", "1s"));
+        let proxy = Proxy::start_with(
+            http.options(&postgres)
+                .flag("--takeover-timeout", "1s")
+                .flag("--shutdown-grace", "20s"),
+        );
         Self {
             stage: Stage { proxy, postgres },
             http,
@@ -187,6 +191,16 @@ async fn it_fits_a_phone_and_says_when_something_is_gone() {
     let wide = "document.documentElement.scrollWidth <= innerWidth";
     assert_eq!(browser.value(wide).await, true);
     keep(&browser, "dashboard-phone.png").await;
+    let mut open = scene.leader("34", "open");
+    open.ok("BEGIN");
+    pgpalisade_test_servers::machine::signal(scene.stage.proxy.pid(), Signal::TERM);
+    browser
+        .until(&text("#banner .bad", "No new client gets in"))
+        .await;
+    open.ok("COMMIT");
+    scene.stage.proxy.terminate();
+    scene.stage.proxy.restart();
+    browser.until(&text("#standing", "serving")).await;
     // Every control and table is reachable by keyboard and has a name.
     let nameless = "[...document.querySelectorAll('input:not([type=password]), select, [tabindex]')].filter((e) => \
                     !e.closest('label') && !e.getAttribute('aria-labelledby')).length";

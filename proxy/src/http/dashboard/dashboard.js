@@ -171,8 +171,10 @@ function concerns() {
   const all = [];
   const say = (level, what, advice) => all.push({ level, what, advice });
   if (picture.not_ready) {
-    say("bad", `This proxy is not ready: ${picture.not_ready}`,
-      "Leaders that hold a token keep working; no new token is accepted. Run: pgpalisade check");
+    say("bad", `This proxy is not ready: ${picture.not_ready}`, picture.not_ready === "the proxy is shutting down"
+      ? "No new client gets in. Sessions end once no transaction is open, or, after SHUTDOWN WAIT_FOR_CLIENTS, when "
+        + "their clients leave."
+      : "Leaders that hold a token keep working; no new token is accepted. Run: pgpalisade check");
   }
   const seen = new Set();
   for (const row of picture.takeovers.rows ?? []) {
