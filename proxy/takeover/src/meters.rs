@@ -81,7 +81,7 @@ impl Meters {
         let help = "Takeovers that were not completed in time (PF006)";
         registry.register("takeovers_incomplete", help, self.incomplete.clone());
         let (help, ended) = (
-            "Sessions ended by completed takeovers",
+            "Sessions that completed takeovers have waited for, once for each takeover",
             &self.sessions_ended,
         );
         registry.register("takeover_sessions_ended", help, ended.clone());
