@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use pgpalisade_policies::Mode;
 use pgpalisade_server::metrics::family;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
 use prometheus_client::metrics::gauge::ConstGauge;
 use strum::{IntoStaticStr, VariantArray};
 
@@ -23,17 +24,27 @@ pub(crate) enum Reread {
 }
 
 /// Clones share the state.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct InForce(Arc<Mutex<State>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     policy: String,
+    /// Whether nothing is refused, whatever the policy says.
+    mode: Mode,
     /// Files whose present contents are not in force.
     refused: Vec<Reread>,
 }
 
 impl InForce {
+    pub(crate) fn new(policy: String, mode: Mode) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            policy,
+            mode,
+            refused: Vec::new(),
+        })))
+    }
+
     pub(crate) fn set_policy(&self, sha256: String) {
         self.0.lock().policy = sha256;
     }
@@ -47,9 +58,13 @@ impl Collector for InForce {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let state = self.0.lock();
         let encoder = &mut encoder;
-        let help = "The policy in force, by the SHA-256 of its file.";
-        let policy = [(state.policy.as_str(), ConstGauge::new(1_u32))];
-        family(encoder, "pgpalisade_policy_info", help, "sha256", policy)?;
+        let (name, help) = (
+            "pgpalisade_policy_info",
+            "The policy in force, by the SHA-256 of its file.",
+        );
+        let (one, mode) = (ConstGauge::new(1_u32), state.mode.as_ref());
+        let mut policy = encoder.encode_descriptor(name, help, None, one.metric_type())?;
+        one.encode(policy.encode_family(&[("sha256", state.policy.as_str()), ("mode", mode)])?)?;
         let help = "Whether the files read last are in force.";
         let files = Reread::VARIANTS.iter().map(|file| {
             let is_ok = u32::from(!state.refused.contains(file));

@@ -134,10 +134,10 @@ fn put_into_force(
     takeover: &Takeover,
     shutdown: &CancellationToken,
 ) -> Result<(watch::Sender<Arc<Fence>>, InForce), String> {
-    let (in_force, cells) = (InForce::default(), Arc::clone(takeover.marks()));
+    let cells = Arc::clone(takeover.marks());
     let fence = Fence::new(loaded.policy, cells, config.policy.mode)
         .map_err(told("the policy names an invalid scope"))?;
-    in_force.set_policy(loaded.sha256);
+    let in_force = InForce::new(loaded.sha256, config.policy.mode);
     let (fences, fence) = watch::channel(Arc::new(fence));
     let following = elections::follow(takeover.clone(), fence, shutdown.clone());
     drop(tokio::spawn(following));

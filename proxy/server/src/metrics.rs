@@ -44,32 +44,6 @@ const BASES: [&str; 4] = ["not_required", "token", "exempt", "failed_transaction
 /// Where bytes come from.
 const SIDES: [&str; 2] = ["client", "server"];
 
-/// Why sessions end.
-const REASONS: [&str; 22] = [
-    "client_left",
-    "server_closed",
-    "protocol_violation",
-    "contradiction",
-    "own_statement_failed",
-    "unguarded",
-    "declaration_unanswered",
-    "taken_over",
-    "outcome_unknown",
-    "deposed_primary",
-    "ended_by_server",
-    "shutdown",
-    "killed",
-    "lease_lost",
-    "leadership_lost",
-    "leadership_gained",
-    "too_many_pinned",
-    "no_server_connection",
-    "late_message",
-    "client_connection_failed",
-    "client_stalled",
-    "server_connection_failed",
-];
-
 type Label = [(&'static str, &'static str); 1];
 
 #[derive(Debug, Clone)]
@@ -108,11 +82,6 @@ impl Drop for OpenConnection {
 
 impl Metrics {
     pub(crate) fn new(marks: Arc<MarkCache>) -> Self {
-        // Begins at zero, so that the first end is seen as a rise.
-        let ended = Family::<Label, Counter>::default();
-        for reason in REASONS {
-            drop(ended.get_or_create(&[("reason", reason)]));
-        }
         Self {
             rejections: Arc::new(Rejections::new(Arc::clone(&marks))),
             marks,
@@ -121,7 +90,7 @@ impl Metrics {
             open: Gauge::default(),
             refused: Family::default(),
             sessions: Counter::default(),
-            ended,
+            ended: Family::default(),
             added: AddedTime::default(),
         }
     }
