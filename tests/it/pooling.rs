@@ -114,7 +114,8 @@ fn leaders_find_a_connection() {
         other.send(&Batch::new().query("BEGIN; SELECT 1"));
     }
     let [first, second, third] = &mut others;
-    (first.until_ready(), second.until_ready());
+    first.until_ready();
+    second.until_ready();
     leader.ok("INSERT INTO jobs VALUES (2)");
     stage.leader("34").ok("INSERT INTO jobs VALUES (3)");
     first.ok("COMMIT");
