@@ -27,8 +27,8 @@ struct State {
     free_pins: usize,
     /// Server connections that clients without tokens may have beside those that they have.
     free_reads: usize,
-    /// Shares in which such a client has waited long, the longest waiting first.
-    readers: VecDeque<u64>,
+    /// A share in which such a client has waited long: one of those is for it.
+    next_reader: Option<u64>,
     /// Last number of a share.
     numbers: u64,
     /// The longest waiting first, at most one of each share.
@@ -59,7 +59,7 @@ impl Places {
             free: limits.max.get(),
             free_pins: limits.pinned,
             free_reads: limits.max.get().saturating_sub(limits.leaders),
-            readers: VecDeque::new(),
+            next_reader: None,
             numbers: 0,
             claims: VecDeque::new(),
         };
@@ -89,7 +89,8 @@ impl Places {
 
 impl State {
     fn may_read(&self, share: u64) -> bool {
-        self.free_reads > 0 && self.readers.front().is_none_or(|first| *first == share)
+        let is_other = self.next_reader.is_some_and(|next| next != share);
+        self.free_reads > usize::from(is_other)
     }
 }
 
@@ -161,7 +162,7 @@ impl Budget for Share {
         let may_read = state.may_read(self.number);
         if may_read {
             state.free_reads -= 1;
-            state.readers.pop_front();
+            state.next_reader = state.next_reader.filter(|next| *next != self.number);
         }
         may_read
     }
@@ -177,15 +178,16 @@ impl Budget for Share {
     }
 
     fn urge_read(&mut self) {
-        let mut state = self.places.state.lock();
-        if !state.readers.contains(&self.number) {
-            state.readers.push_back(self.number);
-        }
+        self.places
+            .state
+            .lock()
+            .next_reader
+            .get_or_insert(self.number);
     }
 
     fn forgo_read(&mut self) {
         let mut state = self.places.state.lock();
-        state.readers.retain(|share| *share != self.number);
+        state.next_reader = state.next_reader.filter(|next| *next != self.number);
     }
 
     fn pin(&mut self) -> bool {
@@ -256,9 +258,14 @@ mod tests {
         one.urge_read();
         one.end_read();
         assert!(!one.read() && other.read());
+        one.urge_read();
         other.end_read();
-        assert!(one.read());
+        assert!(!other.read() && one.read());
         one.end_read();
+        one.end_read();
+        one.urge_read();
+        assert!(other.read() && !other.read() && one.read());
+        other.end_read();
         other.urge_read();
         assert!(!one.may_read());
         drop(other);
