@@ -13,9 +13,9 @@ use tokio_postgres::{Error, Row};
 macro_rules! no_timeouts {
     () => {
         "SELECT pg_catalog.set_config('transaction_timeout', '0', false) \
-            WHERE pg_catalog.current_setting('transaction_timeout', true) <> '0'; \
+            WHERE pg_catalog.current_setting('transaction_timeout', true) OPERATOR(pg_catalog.<>) '0'; \
          SELECT pg_catalog.set_config('idle_session_timeout', '0', false) \
-            WHERE pg_catalog.current_setting('idle_session_timeout', true) <> '0'"
+            WHERE pg_catalog.current_setting('idle_session_timeout', true) OPERATOR(pg_catalog.<>) '0'"
     };
 }
 

@@ -20,6 +20,8 @@ pub trait Budget {
     fn urge_read(&mut self);
     /// Says that none has.
     fn forgo_read(&mut self);
+    /// Whether one of another pool has.
+    fn owes_read(&self) -> bool;
     /// Lets a client keep a backend beyond a transaction, if few enough are kept.
     fn pin(&mut self) -> bool;
     fn unpin(&mut self);

@@ -186,6 +186,10 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
     }
 
     fn ready(&self, client: ClientId, login: &L, access: &Access<T>) -> Option<BackendId> {
+        // Those of other logins wait for the same.
+        if *access == Access::ReadOnly && self.waiting > 0 && self.readers().next().is_some() {
+            return None;
+        }
         let login = self.logins.get(login)?;
         let id = self.find(login, access, client)?;
         let is_own = self.backends.get(&id)?.access == *access;
@@ -339,6 +343,15 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
     /// Whether no connection is left.
     pub fn is_empty(&self) -> bool {
         self.backends.is_empty()
+    }
+
+    /// The longest waiting client without tokens of each login.
+    fn readers(&self) -> impl Iterator<Item = &Waiter> {
+        let lines = self
+            .logins
+            .values()
+            .filter_map(|login| login.lines.get(&Access::ReadOnly));
+        lines.filter_map(|line| line.waiters.front())
     }
 
     const fn number(&mut self) -> u64 {

@@ -77,12 +77,11 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
     fn make_way(&mut self, now: Duration) {
         let starving = self.starving(now);
         let way = starving.iter().find_map(|key| self.way_for(*key));
-        let mut keys = starving.iter();
-        let reads = keys.any(|(_, access)| **access == Access::ReadOnly);
         if !starving.is_empty() {
             self.budget.urge();
         }
-        if reads {
+        let is_long = |since| now.saturating_sub(since) >= self.patience();
+        if self.readers().any(|head| is_long(head.since)) {
             self.budget.urge_read();
         } else {
             self.budget.forgo_read();
@@ -137,8 +136,12 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
         let own = own.filter(|backend| backend.login == *name && serves(backend));
         let own = own.count();
         let is_full = self.logins.get(name)?.places >= self.limits.login;
+        // Where only reads are short, one with tokens is of no use.
+        let is_held_up = *access == Access::ReadOnly && !self.budget.may_read();
         self.way(|backend| {
-            if backend.login == *name {
+            if is_held_up && !backend.is_read() {
+                false
+            } else if backend.login == *name {
                 !serves(backend)
             } else {
                 !is_full && self.places_of(backend) > own

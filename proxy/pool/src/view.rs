@@ -74,7 +74,7 @@ impl<L: Clone + Ord, T: Clone + Ord, B: Budget> Pool<L, T, B> {
             State::Lent(lend) => lend.is_leaving || now >= backend.expires_at,
             _ => false,
         };
-        self.waiting > 0 || self.backends.values().any(is_over)
+        self.waiting > 0 || self.budget.owes_read() || self.backends.values().any(is_over)
     }
 
     /// Number of clients that wait for a backend.

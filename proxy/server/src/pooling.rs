@@ -73,7 +73,8 @@ impl Pooling {
             Pool::Session => (None, 0, 0),
             Pool::Transaction(limits) => {
                 let (places, own) = (Places::new(&limits, workers), limits.sessions);
-                let waits = limits.max.get() / 2;
+                let readers = limits.max.get().saturating_sub(limits.leaders);
+                let waits = (limits.max.get() / 2).min(readers.saturating_sub(1).max(1));
                 (Some((limits, places)), own, waits)
             }
         };

@@ -61,9 +61,12 @@ pub(super) fn read(values: &mut Values<'_>) -> Option<Pool> {
         ));
         return None;
     }
-    // Of those for clients without a token, one is left for the others.
+    // Of several for clients without a token, one is left for the others.
     let readers = limits.max.get() - limits.leaders;
-    limits.pinned = limits.pinned.min((readers - 1).max(1));
+    limits.pinned = match limits.max.get() {
+        1 => limits.pinned.min(1),
+        _ => limits.pinned.min(readers - 1),
+    };
     Some(match lending {
         PoolMode::Session => Pool::Session,
         PoolMode::Transaction => Pool::Transaction(limits),

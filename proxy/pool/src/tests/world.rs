@@ -98,6 +98,10 @@ impl Budget for Places {
         self.reads > 0
     }
 
+    fn owes_read(&self) -> bool {
+        false
+    }
+
     fn end_read(&mut self) {
         self.reads += 1;
     }

@@ -160,8 +160,8 @@ async fn connect(login: &Secret<Login>) -> Result<(Client, Shapes), LookupError>
         }
     });
     let refused = |error| LookupError::Connect(words(&error));
-    client.batch_execute(NO_TIMEOUTS).await.map_err(refused)?;
     client.batch_execute(SETTINGS).await.map_err(refused)?;
+    client.batch_execute(NO_TIMEOUTS).await.map_err(refused)?;
     let asked = client.query_typed(ITERATIONS, &[]).await.map_err(refused)?;
     let setting: Option<&str> = asked.first().and_then(|row| row.try_get(0).ok()?);
     let iterations = setting.and_then(|count| count.parse().ok());

@@ -190,6 +190,11 @@ impl Budget for Share {
         state.next_reader = state.next_reader.filter(|next| *next != self.number);
     }
 
+    fn owes_read(&self) -> bool {
+        let next = self.places.state.lock().next_reader;
+        next.is_some_and(|next| next != self.number)
+    }
+
     fn pin(&mut self) -> bool {
         let mut state = self.places.state.lock();
         let is_free = state.free_pins > 0;
@@ -211,7 +216,10 @@ impl Drop for Share {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::time::Duration;
+
+    use pgpalisade_pool::{Access, BackendId, ClientId, Limits, Order, Pool, Residue};
 
     use super::*;
     use crate::pooling::Reset;
@@ -310,5 +318,108 @@ mod tests {
         assert!(one.take() && !other.take());
         other.urge();
         assert_eq!(one.debt(), Debt::Any);
+    }
+
+    /// Workers whose clients want to read again at once, a hundred each.
+    struct Crowd {
+        workers: Vec<Pool<u8, u8, Share>>,
+        queue: BTreeMap<(Duration, u64), (usize, Event)>,
+        count: u64,
+        now: Duration,
+        served: u64,
+    }
+
+    enum Event {
+        Want(ClientId),
+        Opened(BackendId),
+        Done(ClientId, BackendId),
+        Closed(BackendId),
+        Tick,
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    impl Crowd {
+        fn later(&mut self, after: Duration, worker: usize, event: Event) {
+            self.count += 1;
+            self.queue
+                .insert((self.now + after, self.count), (worker, event));
+        }
+
+        fn step(&mut self, worker: usize, event: Event) {
+            let (now, pool) = (self.now, &mut self.workers[worker]);
+            match event {
+                Event::Want(client) => pool.wanted(now, client, &0, Access::ReadOnly),
+                Event::Opened(id) => pool.opened(now, id, 0),
+                Event::Closed(id) => pool.ended(now, id),
+                Event::Tick => {
+                    pool.tick(now);
+                    self.later(SECOND / 10, worker, Event::Tick);
+                }
+                Event::Done(client, id) => {
+                    pool.given_back(now, id, Access::ReadOnly, Residue::None);
+                    self.served += u64::from(now > 5 * SECOND);
+                    self.later(Duration::ZERO, worker, Event::Want(client));
+                }
+            }
+            while let Some(order) = self.workers[worker].next_order() {
+                let short = SECOND / 500;
+                let (after, event) = match order {
+                    Order::Open { backend, .. } => (short, Event::Opened(backend)),
+                    Order::Close(id) => (short, Event::Closed(id)),
+                    Order::Refuse(client, _) => (short, Event::Want(client)),
+                    // All stand still for a while.
+                    Order::Lend {
+                        client, backend, ..
+                    } if now < SECOND => (3 * SECOND, Event::Done(client, backend)),
+                    Order::Lend {
+                        client, backend, ..
+                    } => (short, Event::Done(client, backend)),
+                    Order::Reset(_) => continue,
+                };
+                self.later(after, worker, event);
+            }
+        }
+    }
+
+    /// Nobody waits for the turn of a worker that does not come.
+    #[test]
+    fn a_crowd_that_has_stood_still_goes_on() {
+        for (workers, leaders, least) in [(1, 2, 8900), (4, 2, 8900), (8, 2, 8700), (4, 19, 200)] {
+            let places = keeping::<8>(20, leaders);
+            let limits = Limits {
+                login: 20,
+                undecided: 20,
+                wait: 15 * SECOND,
+                idle: 600 * SECOND,
+                lifetime: 3600 * SECOND,
+            };
+            let pools = places.into_iter().take(workers);
+            let mut crowd = Crowd {
+                workers: pools
+                    .map(|share| Pool::new(limits.clone(), share))
+                    .collect(),
+                queue: BTreeMap::new(),
+                count: 0,
+                now: Duration::ZERO,
+                served: 0,
+            };
+            for worker in 0..workers {
+                crowd.later(SECOND / 10, worker, Event::Tick);
+                for client in 0..100 {
+                    crowd.later(Duration::ZERO, worker, Event::Want(ClientId(client)));
+                }
+            }
+            while crowd.now < 10 * SECOND {
+                let ((now, _), (worker, event)) = crowd.queue.pop_first().unwrap();
+                crowd.now = now;
+                crowd.step(worker, event);
+            }
+            let each = crowd.served / 5;
+            assert!(
+                each >= least,
+                "{workers} workers, {leaders} kept: {each} a second"
+            );
+        }
     }
 }

@@ -72,6 +72,10 @@ impl Budget for Places {
 
     fn forgo_read(&mut self) {}
 
+    fn owes_read(&self) -> bool {
+        false
+    }
+
     fn pin(&mut self) -> bool {
         false
     }
