@@ -63,10 +63,7 @@ pub(super) fn read(values: &mut Values<'_>) -> Option<Pool> {
     }
     // Of several for clients without a token, one is left for the others.
     let readers = limits.max.get() - limits.leaders;
-    limits.pinned = match limits.max.get() {
-        1 => limits.pinned.min(1),
-        _ => limits.pinned.min(readers - 1),
-    };
+    limits.pinned = limits.pinned.min((readers - 1).max(1));
     Some(match lending {
         PoolMode::Session => Pool::Session,
         PoolMode::Transaction => Pool::Transaction(limits),
