@@ -103,13 +103,14 @@ fn a_leader_writes_and_web_transactions_go_on_through_a_takeover() {
     assert_eq!(web.rows("SELECT count(*) FROM jobs"), [["4"]]);
 }
 
-/// However many others are in a transaction, and of whichever login.
+/// However many others, of another login too, are in a transaction.
 #[test]
 fn leaders_find_a_connection() {
     let stage = stage("3");
+    stage.sql("CREATE ROLE app LOGIN");
     let mut leader = stage.leader("33");
     leader.ok("INSERT INTO jobs VALUES (1)");
-    let mut others = [(); 3].map(|()| stage.plain());
+    let mut others = [(); 3].map(|()| stage.user("app"));
     for other in &mut others {
         other.send(&Batch::new().query("BEGIN; SELECT 1"));
     }
