@@ -1,5 +1,7 @@
 //! The control connection comes and goes.
 
+use tokio_postgres::NoTls;
+
 use super::*;
 
 #[tokio::test]
@@ -60,11 +62,22 @@ async fn timeouts_of_its_database_do_not_count() {
     let mut elsewhere = options(&postgres);
     elsewhere.control.config.dbname("other");
     let takeover = start(elsewhere, &store(&postgres)).await.unwrap();
-    let control = "SELECT pid FROM pg_stat_activity WHERE datname = 'other'";
+    let control = "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgpalisade control'";
     let before: i32 = admin.query_one(control, &[]).await.unwrap().get(0);
-    tokio::time::sleep(Duration::from_millis(200)).await;
     ran(&admin, "CREATE ROLE app LOGIN").await;
-    declared(&postgres, &takeover, "app", 1).await;
+    let mut there = postgres.config("postgres");
+    let (locks, connection) = there.dbname("other").connect(NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let own = "SELECT set_config(name, '0', false) FROM pg_settings \
+               WHERE name ~ '^(transaction|idle_session)_timeout$'";
+    ran(&locks, own).await;
+    ran(&locks, "BEGIN; LOCK TABLE pgpalisade.mark").await;
+    // Its transaction waits for the lock, too.
+    let unlocks = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        ran(&locks, "COMMIT").await;
+    };
+    tokio::join!(unlocks, declared(&postgres, &takeover, "app", 1));
     let after: i32 = admin.query_one(control, &[]).await.unwrap().get(0);
     assert_eq!(before, after);
 }
