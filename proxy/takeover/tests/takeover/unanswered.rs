@@ -4,14 +4,19 @@ use pgpalisade_fence::{Purpose, Terms};
 
 use super::*;
 
-/// A scope whose mark rises all the time costs the authority no more than a few steps a second.
-#[tokio::test]
-async fn takeovers_of_a_busy_scope_are_noted_together() {
+/// A server, a store that is counted, and a proxy between them.
+async fn counted() -> (Postgres, Arc<Slow>, Takeover) {
     let postgres = Postgres::start(&[]).await;
     let counting = Arc::new(Slow::telling(&store(&postgres)));
     let authority = Arc::clone(&counting) as _;
     let started = Takeover::start(options(&postgres), authority, CancellationToken::new()).await;
-    let takeover = started.unwrap();
+    (postgres, counting, started.unwrap())
+}
+
+/// A scope whose mark rises all the time costs the authority no more than a few steps a second.
+#[tokio::test]
+async fn takeovers_of_a_busy_scope_are_noted_together() {
+    let (postgres, counting, takeover) = counted().await;
     let (_client, backend) = joined(&postgres, &takeover, "postgres").await;
     let began = Instant::now();
     for value in 1..=100 {
@@ -27,11 +32,7 @@ async fn takeovers_of_a_busy_scope_are_noted_together() {
 /// Whoever asks for it again and again costs one step each time, and gives back only what it has acquired.
 #[tokio::test]
 async fn a_refused_lease_is_not_given_back() {
-    let postgres = Postgres::start(&[]).await;
-    let counting = Arc::new(Slow::telling(&store(&postgres)));
-    let authority = Arc::clone(&counting) as _;
-    let started = Takeover::start(options(&postgres), authority, CancellationToken::new()).await;
-    let takeover = started.unwrap();
+    let (_postgres, counting, takeover) = counted().await;
     let terms = Terms {
         purpose: Purpose::Admit,
         bounds: TokenBounds::default(),
